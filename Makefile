@@ -1,0 +1,31 @@
+# The commands of the project.  `make setup` once, then any of the others.
+PY := .venv/bin/python
+export PYTHONDONTWRITEBYTECODE =
+
+.PHONY: help setup setup-bench run test bench lock clean
+help:  ## list the commands
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## create .venv with all that `make run` and `make test` need
+	@bash scripts/setup.sh main
+
+setup-bench:  ## create .venv-bench with the peers that the benchmarks compare with
+	@bash scripts/setup.sh bench
+
+run: .venv/ready  ## start everything on this machine, ask the embedded model one question, stay until Ctrl-C
+	@.venv/bin/forebay up --ask "What is the capital of France?"
+
+test: .venv/ready  ## all that CI checks
+	@bash scripts/test.sh
+
+bench: .venv/ready setup-bench  ## the benchmarks, one JSON line each
+	@bash scripts/bench.sh
+
+lock:  ## pin the requirement files anew, with hashes
+	@bash scripts/lock.sh
+
+.venv/ready:
+	@bash scripts/setup.sh main
+
+clean:  ## remove the environments and caches (not the data in .forebay)
+	rm -rf .venv .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

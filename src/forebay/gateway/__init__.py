@@ -1,0 +1,1 @@
+"""The data plane: admit, route, attempt, and the wire."""

@@ -1,0 +1,1 @@
+"""The gateway's decisions.  Pure: no I/O, clock, randomness or logging."""

@@ -1,0 +1,1 @@
+"""Dialects of what answers a model.  Pure."""

@@ -1,0 +1,1 @@
+"""Fakes and peers for tests, ours and the users': a scriptable upstream, a virtual clock."""
