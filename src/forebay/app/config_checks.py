@@ -1,0 +1,243 @@
+"""What concerns several settings at once, or the world outside the file: engines, ports, secrets, paths.
+
+Works on the raw values, so that these mistakes show beside those of single settings, and not only after they
+are mended.  Looks at files and the environment, and changes nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from forebay.app.config_explain import suggest_hint
+from forebay.app.config_model import (
+    EMBEDDED_ENGINES,
+    EMBEDDED_PREFIX,
+    ENDPOINTS_BY_KIND,
+    ConfigOrigin,
+    ControlConfig,
+    GatewayConfig,
+)
+from forebay.app.config_problems import ConfigProblem, Severity, format_key
+from forebay.app.config_source import KeyPath, Source
+
+_ENGINE_FORBIDS: Final = ("api_key", "tls_ca")
+Found = tuple[KeyPath, str, str, Severity, bool]
+
+
+def compute_check_problems(
+    source: Source, origin: ConfigOrigin, env: Mapping[str, str]
+) -> list[ConfigProblem]:
+    """Mistakes and warnings; settings of a wrong type are passed over, since they are reported already."""
+    found = [
+        *_check_addresses(source.data),
+        *_check_engines(source.data, origin),
+        *_check_models(source.data, origin, env),
+    ]
+    return [
+        ConfigProblem(
+            file=source.file,
+            line=source.line(path),
+            key=format_key(path),
+            message=message,
+            hint=hint,
+            severity=severity,
+            secret=secret,
+        )
+        for path, message, hint, severity, secret in found
+    ]
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _error(path: KeyPath, message: str, hint: str) -> Found:
+    return path, message, hint, Severity.ERROR, False
+
+
+def _warning(path: KeyPath, message: str, hint: str, *, secret: bool = False) -> Found:
+    return path, message, hint, Severity.WARNING, secret
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _check_addresses(data: Mapping[str, Any]) -> Iterator[Found]:
+    gateway, control = _mapping(data.get("gateway")), _mapping(data.get("control"))
+    port = gateway.get("port", GatewayConfig().port)
+    if port != 0 and port == control.get("port", ControlConfig().port):
+        key = "control" if "port" in control else "gateway"
+        yield _error((key, "port"), "gateway and control plane have the same port", "choose another port")
+    host = gateway.get("host")
+    if isinstance(host, str) and not is_loopback(host):
+        yield _warning(
+            ("gateway", "host"),
+            "the gateway is open to the network, without TLS of its own",
+            "put a TLS proxy in front, or use 127.0.0.1",
+        )
+    host = control.get("host")
+    if isinstance(host, str) and not is_loopback(host):
+        yield _warning(
+            ("control", "host"),
+            "the admin API is open to the network",
+            "use 127.0.0.1 and reach it by a tunnel",
+        )
+
+
+def _check_engines(data: Mapping[str, Any], origin: ConfigOrigin) -> Iterator[Found]:
+    engines = _mapping(data.get("engines"))
+    for name, engine in engines.items():
+        model = _mapping(engine).get("model")
+        if isinstance(model, str) and model and not model.startswith(EMBEDDED_PREFIX):
+            yield from _check_weights(("engines", name, "model"), origin.folder / Path(model).expanduser())
+    if "models" in data:
+        used = {name for _, _, target in _targets(data) if isinstance(name := target.get("engine"), str)}
+        for unused in engines:
+            if unused not in used:
+                yield _warning(
+                    ("engines", unused),
+                    "no model uses this engine",
+                    "name it in a target, or remove it to save memory",
+                )
+
+
+def _check_weights(path: KeyPath, file: Path) -> Iterator[Found]:
+    try:
+        with file.open("rb") as stream:
+            magic = stream.read(4)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or "not a usable path"
+        yield _error(path, f"can't read the weights: {reason}", f"looked for {file}")
+        return
+    if magic != b"GGUF":
+        yield _error(path, "is not a GGUF file", "llama.cpp reads GGUF files only; convert the model first")
+
+
+def _targets(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str, Mapping[str, Any]]]:
+    for name, model in _mapping(data.get("models")).items():
+        targets = _mapping(model).get("targets")
+        for index, target in enumerate(targets if isinstance(targets, list) else ()):
+            if isinstance(target, Mapping):
+                yield ("models", name, "targets", index), name, target
+
+
+def _check_models(data: Mapping[str, Any], origin: ConfigOrigin, env: Mapping[str, str]) -> Iterator[Found]:
+    models = data.get("models")
+    if isinstance(models, Mapping) and not models:
+        yield _warning(("models",), "no models: callers get 404 for every name", "add one, or remove the key")
+    engines = {**EMBEDDED_ENGINES, **_mapping(data.get("engines"))}
+    for name, model in _mapping(models).items():
+        endpoints = _mapping(model).get("endpoints")
+        if isinstance(endpoints, list):
+            for index, endpoint in enumerate(endpoints):
+                if endpoint in endpoints[:index]:
+                    yield _error(
+                        ("models", name, "endpoints", index), "stands twice in the list", "remove one"
+                    )
+    for path, name, target in _targets(data):
+        yield from _check_place(path, target)
+        yield from _check_target_engine(
+            path, target, engines, _mapping(_mapping(models).get(name)).get("endpoints")
+        )
+        yield from _check_target_url(path, target)
+        yield from _check_secret(path, target, origin, env)
+    yield from _check_copies(data)
+
+
+def _check_place(path: KeyPath, target: Mapping[str, Any]) -> Iterator[Found]:
+    if "engine" in target and "url" in target:
+        yield _error(path, "has both `engine` and `url`", "make two targets of it, or remove one")
+    elif "engine" not in target and "url" not in target:
+        yield _error(path, "has neither `engine` nor `url`", "name an engine of this file or an address")
+    if "engine" in target:
+        for key in _ENGINE_FORBIDS:
+            if key in target:
+                yield _error((*path, key), "has no meaning for an engine on this machine", "remove it")
+
+
+def _check_target_engine(
+    path: KeyPath, target: Mapping[str, Any], engines: Mapping[str, Any], endpoints: object
+) -> Iterator[Found]:
+    engine = target.get("engine")
+    if not isinstance(engine, str):
+        return
+    if engine not in engines:
+        yield _error(
+            (*path, "engine"), "no engine of that name", suggest_hint(engine, engines, "the engines are")
+        )
+        return
+    able = ENDPOINTS_BY_KIND.get(str(_mapping(engines[engine]).get("kind")))
+    for index, endpoint in enumerate(endpoints if able and isinstance(endpoints, list) else ()):
+        known = {each for kinds in ENDPOINTS_BY_KIND.values() for each in kinds}
+        if able and endpoint in known and endpoint not in able:
+            yield _error(
+                (*path[:2], "endpoints", index),
+                f"engine `{engine}` does not answer this endpoint",
+                f"it answers {', '.join(able)}",
+            )
+
+
+def _check_target_url(path: KeyPath, target: Mapping[str, Any]) -> Iterator[Found]:
+    url = target.get("url")
+    if not isinstance(url, str):
+        return
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return
+    if parts.scheme == "http" and not is_loopback(host) and "api_key" in target:
+        yield _warning((*path, "url"), "the credential travels without encryption", "use https://")
+    if parts.scheme == "http" and "tls_ca" in target:
+        yield _warning(
+            (*path, "tls_ca"), "has no meaning for an http:// address", "use https://, or remove it"
+        )
+    if host and not parts.path.rstrip("/").endswith("/v1"):
+        yield _warning(
+            (*path, "url"), "does not end in /v1", "paths like /chat/completions are added to it as it is"
+        )
+
+
+def _check_secret(
+    path: KeyPath, target: Mapping[str, Any], origin: ConfigOrigin, env: Mapping[str, str]
+) -> Iterator[Found]:
+    if isinstance(ca := target.get("tls_ca"), str) and not _is_file(origin.folder, ca):
+        yield _error(
+            (*path, "tls_ca"), "no such file", "give a PEM file; relative paths start at the file's folder"
+        )
+    reference = target.get("api_key")
+    if not isinstance(reference, str):
+        return
+    kind, _, rest = reference.partition(":")
+    if kind == "env" and rest.isidentifier() and not env.get(rest):
+        yield _warning(
+            (*path, "api_key"), f"the environment variable {rest} is not set", "export it", secret=True
+        )
+    if kind == "file" and rest.strip() and not _is_file(origin.folder, rest):
+        yield _warning(
+            (*path, "api_key"), "the file with the secret can't be found", "check the path", secret=True
+        )
+
+
+def _is_file(folder: Path, name: str) -> bool:
+    try:
+        return (folder / Path(name).expanduser()).is_file()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def _check_copies(data: Mapping[str, Any]) -> Iterator[Found]:
+    seen: dict[tuple[str, ...], KeyPath] = {}
+    for path, name, target in _targets(data):
+        place = (name, str(target.get("engine")), str(target.get("url")), str(target.get("model")))
+        if place in seen and ("engine" in target or "url" in target):
+            yield _error(path, f"is the same as {format_key(seen[place])}", "remove one of the two")
+        seen.setdefault(place, path)

@@ -1,0 +1,120 @@
+"""pydantic's validation errors in plain words, with a hint, and without the value that stood there.
+
+Pure: a table from pydantic's error types to words, and a guess at what was meant for a key or name that does
+not exist.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from forebay.app.config_problems import ConfigProblem, format_key
+from forebay.app.config_settings import find_key_elsewhere, find_keys
+from forebay.app.config_source import KeyPath, Source
+
+_KINDS: Final = ("llamacpp", "minilm")
+
+Words = tuple[str, str]
+
+
+def explain_errors(error: ValidationError, source: Source) -> list[ConfigProblem]:
+    """One problem for each error, without the copies that a filled-in default would make."""
+    problems: list[ConfigProblem] = []
+    for item in error.errors(include_url=False, include_input=False):
+        path = _clean_path(item["loc"])
+        message, hint = _explain(item["type"], item.get("ctx", {}), item["msg"], path)
+        problem = ConfigProblem(
+            file=source.file, line=source.line(path), key=format_key(path), message=message, hint=hint
+        )
+        if problem not in problems:
+            problems.append(problem)
+    return problems
+
+
+def suggest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is most like it, if one is."""
+    by_folded = {name.casefold().replace("-", "_"): name for name in known}
+    close = difflib.get_close_matches(word.casefold().replace("-", "_"), list(by_folded), n=1, cutoff=0.6)
+    return by_folded[close[0]] if close else None
+
+
+def suggest_hint(word: str, known: Iterable[str], noun: str) -> str:
+    """A hint for a name that does not exist."""
+    names = sorted(known)
+    if (close := suggest(word, names)) is not None:
+        return f"did you mean `{close}`?"
+    return f"{noun}: {', '.join(names)}" if names else f"{noun}: none"
+
+
+def _clean_path(loc: tuple[int | str, ...]) -> KeyPath:
+    """Takes out what pydantic puts into a path beside keys: the chosen kind, the mark of a key's error."""
+    path = tuple(part for part in loc if part != "[key]")
+    if len(path) > 2 and path[0] == "engines" and path[2] in _KINDS:
+        path = (*path[:2], *path[3:])
+    return path
+
+
+def _explain(kind: str, ctx: Mapping[str, Any], raw: str, path: KeyPath) -> Words:
+    if kind == "extra_forbidden":
+        return "unknown key", _hint_unknown_key(path)
+    if kind == "missing":
+        return "is missing", f"write `{path[-1]}:`"
+    if kind == "string_pattern_mismatch":
+        return (
+            "not a usable name",
+            "letters, digits and . _ - (model names also : / @ +), the first a letter or digit",
+        )
+    if kind == "value_error":
+        return str(ctx.get("error", raw)), _hint_value_error(path)
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tag = str(ctx.get("tag", "")).strip("'\"")
+        word = "unknown kind of engine" if kind == "union_tag_invalid" else "`kind` is missing"
+        return word, suggest_hint(tag, _KINDS, "the kinds are")
+    if kind in ("literal_error", "enum"):
+        return "not one of the values that are possible", f"possible: {ctx.get('expected', '')}"
+    if kind in _TABLE:
+        return _TABLE[kind](ctx)
+    return raw[:1].lower() + raw[1:], ""
+
+
+def _hint_value_error(path: KeyPath) -> str:
+    if path and path[-1] == "api_key":
+        return "put the key into the environment, for example `api_key: env:PROVIDER_API_KEY`"
+    return ""
+
+
+def _hint_unknown_key(path: KeyPath) -> str:
+    known = find_keys(path[:-1])
+    word = str(path[-1])
+    if (close := suggest(word, known)) is not None:
+        return f"did you mean `{close}`?"
+    if (elsewhere := find_key_elsewhere(word)) is not None:
+        return f"did you mean `{elsewhere}`?"
+    return f"known here: {', '.join(known)}"
+
+
+_TABLE: Final[dict[str, Callable[[Mapping[str, Any]], Words]]] = {
+    "int_type": lambda ctx: ("must be a whole number", "without quotes"),
+    "int_from_float": lambda ctx: ("must be a whole number", "without a decimal point"),
+    "float_type": lambda ctx: ("must be a number", "without quotes and unit"),
+    "finite_number": lambda ctx: ("must be a finite number", ""),
+    "string_type": lambda ctx: ("must be text", "put it in quotes"),
+    "path_type": lambda ctx: ("must be a path", "put it in quotes"),
+    "bool_type": lambda ctx: ("must be true or false", ""),
+    "dict_type": lambda ctx: ("must be a mapping (`key: value`)", "indent its keys below it"),
+    "mapping_type": lambda ctx: ("must be a mapping (`key: value`)", "indent its keys below it"),
+    "model_type": lambda ctx: ("must be a mapping (`key: value`)", "indent its keys below it"),
+    "model_attributes_type": lambda ctx: ("must be a mapping (`key: value`)", "indent its keys below it"),
+    "tuple_type": lambda ctx: ("must be a list", "write `[a, b]`, or `- a` on lines of their own"),
+    "list_type": lambda ctx: ("must be a list", "write `[a, b]`, or `- a` on lines of their own"),
+    "greater_than": lambda ctx: (f"must be more than {ctx['gt']:g}", ""),
+    "greater_than_equal": lambda ctx: (f"must be at least {ctx['ge']}", ""),
+    "less_than": lambda ctx: (f"must be less than {ctx['lt']:g}", ""),
+    "less_than_equal": lambda ctx: (f"must be at most {ctx['le']}", ""),
+    "string_too_short": lambda ctx: ("must not be empty", ""),
+    "string_too_long": lambda ctx: (f"is longer than {ctx['max_length']} characters", ""),
+    "too_short": lambda ctx: (f"needs at least {ctx['min_length']}", ""),
+    "too_long": lambda ctx: (f"holds more than {ctx['max_length']}", ""),
+}

@@ -1,0 +1,425 @@
+"""The shape of `forebay.yaml`: every setting with its type, its limits, its default and what it means.
+
+Descriptions here are the single source for the JSON schema and for `docs/configuration.md`.  The models are
+frozen and refuse unknown keys.  This module reads no file and no environment and reports nothing: it
+validates what it is given.  What concerns several settings at once lies in `config_checks`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StrictFloat,
+    StrictInt,
+    ValidationInfo,
+    model_validator,
+)
+
+from forebay.core.routes import Endpoint
+
+EMBEDDED_PREFIX: Final = "embedded:"
+EMBEDDED_MODELS: Final = ("smollm2-135m",)  #: what `model: embedded:NAME` of a llama.cpp engine may name
+
+#: What is on this machine without a word in the file.  A target may name these engines in any file.
+EMBEDDED_ENGINES: Final[Mapping[str, Mapping[str, str]]] = {
+    "smollm2-135m": {"kind": "llamacpp", "model": "embedded:smollm2-135m"},
+    "minilm-l6-v2": {"kind": "minilm"},
+}
+ENDPOINTS_BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
+    "llamacpp": (Endpoint.CHAT.value, Endpoint.COMPLETIONS.value),
+    "minilm": (Endpoint.EMBEDDINGS.value,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigOrigin:
+    """Where a configuration comes from: passed as pydantic's validation context."""
+
+    folder: Path  #: relative paths in the file start here
+    file: Path | None  #: None when there is no file and the defaults apply
+
+
+# --- kinds of values ----------------------------------------------------------------------------------------
+
+
+def _resolve_path(value: Path, info: ValidationInfo) -> Path:
+    if isinstance(info.context, ConfigOrigin):
+        return info.context.folder / value.expanduser()
+    return value
+
+
+def _resolve_weights(value: str, info: ValidationInfo) -> str:
+    if value.startswith(EMBEDDED_PREFIX):
+        name = value.removeprefix(EMBEDDED_PREFIX)
+        if name not in EMBEDDED_MODELS:
+            raise ValueError(f"no embedded model of that name; there is {', '.join(EMBEDDED_MODELS)}")
+        return value
+    return str(_resolve_path(Path(value), info))
+
+
+def _check_secret(value: str, info: ValidationInfo) -> str:
+    kind, _, rest = value.partition(":")
+    if kind == "env" and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", rest):
+        return value
+    if kind == "file" and rest.strip():
+        return f"file:{_resolve_path(Path(rest), info)}"
+    raise ValueError("a secret is given as a reference: env:NAME or file:PATH")
+
+
+def _check_url(value: str) -> str:
+    """No part of the value goes into a message: people paste addresses with passwords in them."""
+    try:
+        parts = urlsplit(value)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError("not an address; it should look like https://host/v1") from None
+    if parts.scheme not in ("http", "https") or not host or port == 0:
+        raise ValueError("not an address; it should look like https://host/v1")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a name or password in the address is not allowed; use api_key: env:NAME")
+    if parts.query or parts.fragment or re.search(r"[\s\x00-\x1f\x7f]", value):
+        raise ValueError("the address must have no query, no fragment and no blanks")
+    return value.rstrip("/")
+
+
+def _check_host(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9.:_%-]+", value) or re.fullmatch(r"[^:]*:\d+", value):
+        raise ValueError("only a host name or an IP address, without scheme and port")
+    return value
+
+
+ResolvedPath = Annotated[Path, AfterValidator(_resolve_path)]
+Weights = Annotated[str, Field(min_length=1), AfterValidator(_resolve_weights)]
+SecretReference = Annotated[str, AfterValidator(_check_secret)]
+Url = Annotated[str, AfterValidator(_check_url)]
+Host = Annotated[str, AfterValidator(_check_host)]
+Port = Annotated[StrictInt, Field(ge=0, le=65535)]
+Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
+Threads = Annotated[StrictInt, Field(ge=1, le=1024)]
+Bytes = Annotated[StrictInt, Field(ge=1024, le=1 << 44)]
+Seconds = Annotated[StrictFloat, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
+SecondsOrZero = Annotated[StrictFloat, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
+ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$")]
+EngineName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Tier = Literal["provisioned", "autoscaled", "quantized", "provider"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+# --- sections -----------------------------------------------------------------------------------------------
+
+
+class DataConfig(Section):
+    """Where Forebay keeps what it must remember."""
+
+    dir: ResolvedPath = Field(
+        default=Path(".forebay"),
+        description="Folder of database, ledger, keys and logs; created with mode 0700.",
+    )
+
+
+class DrainConfig(Section):
+    """How the gateway ends."""
+
+    grace_s: SecondsOrZero = Field(
+        default=0.0,
+        description="After SIGTERM, seconds with `/readyz` at 503 while new requests are still taken, "
+        "so that a load balancer can look away.",
+    )
+    deadline_s: Seconds = Field(default=30.0, description="Seconds that requests in flight get to finish.")
+
+
+class GatewayConfig(Section):
+    """The door for callers."""
+
+    host: Host = Field(
+        default="127.0.0.1",
+        description="Address to listen on. Anything but a loopback address is open to the network.",
+    )
+    port: Port = Field(default=8080, description="TCP port; 0 takes any free one.")
+    workers: Threads | None = Field(
+        default=None, description="Worker processes; null takes one for each core."
+    )
+    connections_max: Count = Field(default=8192, description="Callers' connections for each worker.")
+    body_max_bytes: Bytes = Field(
+        default=33_554_432, description="Largest request body; a larger one is answered 413."
+    )
+    answer_max_bytes: Bytes = Field(default=67_108_864, description="Largest answer that is not streamed.")
+    memory_max_bytes: Bytes = Field(
+        default=536_870_912,
+        description="For each worker, request bodies and answers in flight, all together; "
+        "beyond it new requests are answered 503.",
+    )
+    event_max_bytes: Bytes = Field(
+        default=16_777_216, description="Largest single server-sent event from a target."
+    )
+    record_backlog_max: Count = Field(
+        default=10_000,
+        description="Records that a worker keeps in memory while the disk refuses them; "
+        "beyond it new requests are answered 503.",
+    )
+    attempts_max: Annotated[StrictInt, Field(ge=1, le=10)] = Field(
+        default=3, description="Targets that are tried for one request, the first included."
+    )
+    drain: DrainConfig = Field(default=DrainConfig(), description="How the gateway ends.")
+
+
+class ControlConfig(Section):
+    """The control plane: admin API, records, snapshots."""
+
+    host: Host = Field(
+        default="127.0.0.1", description="Address to listen on; keep it on a loopback address."
+    )
+    port: Port = Field(default=8081, description="TCP port; 0 takes any free one.")
+
+
+class LedgerConfig(Section):
+    """The append-only record of what was done."""
+
+    segment_max_bytes: Bytes = Field(
+        default=67_108_864, description="Size at which a worker starts a new segment file."
+    )
+    ingest_interval_s: Seconds = Field(
+        default=0.5, description="Seconds between two readings of the segments."
+    )
+    keep_segments_s: SecondsOrZero = Field(
+        default=86_400.0, description="Seconds that a segment stays on disk after the database has all of it."
+    )
+
+
+class LlamaCppEngine(Section):
+    """llama.cpp as a process on this machine, with continuous batching."""
+
+    kind: Literal["llamacpp"] = Field(description="The software that runs the model.")
+    model: Weights = Field(
+        default="embedded:smollm2-135m",
+        description="Path of a GGUF file, or `embedded:smollm2-135m` for the weights that come with Forebay.",
+    )
+    threads: Threads = Field(default=1, description="CPU threads; more than the free cores makes it slower.")
+    slots: Annotated[StrictInt, Field(ge=1, le=256)] = Field(
+        default=4, description="Requests answered at the same time."
+    )
+    context_tokens: Annotated[StrictInt, Field(ge=256, le=16_777_216)] = Field(
+        default=8192, description="Tokens of context, shared by all slots."
+    )
+
+
+class MiniLMEngine(Section):
+    """Embeddings (384 dimensions) from all-MiniLM-L6-v2 on ONNX Runtime as a process on this machine."""
+
+    kind: Literal["minilm"] = Field(description="The software that runs the model.")
+    threads: Threads = Field(default=1, description="CPU threads.")
+    batch_max: Annotated[StrictInt, Field(ge=1, le=4096)] = Field(
+        default=32, description="Texts in one run of the model."
+    )
+
+
+EngineConfig = Annotated[LlamaCppEngine | MiniLMEngine, Field(discriminator="kind")]
+
+
+class TimeoutsConfig(Section):
+    """How long the gateway waits for a target."""
+
+    connect_s: Seconds = Field(
+        default=5.0, description="Seconds until the connection, TLS included, must stand."
+    )
+    first_token_s: Seconds = Field(
+        default=60.0,
+        description="Seconds until the first content; ends an attempt only while another target is left.",
+    )
+    idle_s: Seconds = Field(default=120.0, description="Seconds without a byte from the target.")
+    total_s: Seconds = Field(
+        default=900.0, description="Seconds for the whole request, all attempts together."
+    )
+
+
+class TargetConfig(Section):
+    """One place that answers a model: either an engine of this file or an address."""
+
+    engine: EngineName | None = Field(
+        default=None, description="Name of an engine on this machine; exclusive with `url`."
+    )
+    url: Url | None = Field(
+        default=None, description="Base address of an OpenAI-compatible server up to and including `/v1`."
+    )
+    model: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        default=None,
+        description="The model's name there; null takes the engine's name, or the public name for a `url`.",
+    )
+    api_key: SecretReference | None = Field(
+        default=None,
+        description="Credential as a reference, `env:NAME` or `file:PATH`; never the key itself.",
+    )
+    tls_ca: ResolvedPath | None = Field(
+        default=None, description="PEM file with the authorities to trust instead of the system's."
+    )
+    tier: Tier | None = Field(
+        default=None,
+        description="Kind of capacity; null takes `provisioned` for an engine, `provider` for a `url`.",
+    )
+    pool: Label | None = Field(
+        default=None,
+        description="Name for like replicas in metrics and records; null takes the engine or the host.",
+    )
+    connections_max: Count = Field(default=1024, description="Connections to the target for each worker.")
+    timeouts: TimeoutsConfig = Field(
+        default=TimeoutsConfig(), description="How long the gateway waits for this target."
+    )
+
+    @property
+    def chosen_tier(self) -> str:
+        return self.tier or ("provisioned" if self.engine else "provider")
+
+    @property
+    def chosen_pool(self) -> str:
+        return self.pool or self.engine or urlsplit(self.url or "").hostname or "default"
+
+    def chosen_model(self, public_name: str) -> str:
+        """The model's name at the target."""
+        return self.model or self.engine or public_name
+
+
+class ModelConfig(Section):
+    """A public name that callers use."""
+
+    endpoints: Annotated[tuple[Endpoint, ...], Field(min_length=1)] = Field(
+        description="What callers may ask of it: `chat/completions`, `completions`, `embeddings`."
+    )
+    targets: Annotated[tuple[TargetConfig, ...], Field(min_length=1, max_length=256)] = Field(
+        description="Where it is answered, in the order in which the targets are tried."
+    )
+
+
+class Config(Section):
+    """All of `forebay.yaml`."""
+
+    version: Literal[1] = Field(default=1, description="Version of this file's shape.")
+    data: DataConfig = Field(default=DataConfig(), description="Where Forebay keeps what it must remember.")
+    gateway: GatewayConfig = Field(default=GatewayConfig(), description="The door for callers.")
+    control: ControlConfig = Field(default=ControlConfig(), description="The control plane.")
+    ledger: LedgerConfig = Field(
+        default=LedgerConfig(), description="The append-only record of what was done."
+    )
+    engines: Mapping[EngineName, EngineConfig] = Field(
+        default_factory=dict,
+        description="Engine processes on this machine, by name. Default: the embedded ones in use.",
+    )
+    models: Mapping[ModelName, ModelConfig] = Field(
+        default_factory=dict,
+        description="Public names that callers use. Default: every engine under its own name.",
+    )
+
+    _origin: ConfigOrigin | None = PrivateAttr(None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_engines_and_models(cls, data: Any) -> Any:
+        return fill_engines_and_models(data) if isinstance(data, dict) else data
+
+    def model_post_init(self, context: object, /) -> None:
+        self._origin = context if isinstance(context, ConfigOrigin) else None
+
+    @property
+    def file(self) -> Path | None:
+        """The file it was read from, None when the defaults apply."""
+        return self._origin.file if self._origin else None
+
+    @property
+    def data_path(self) -> Path:
+        return self.data.dir
+
+    @property
+    def database_path(self) -> Path:
+        return self.data_path / "forebay.db"
+
+    @property
+    def ledger_path(self) -> Path:
+        return self.data_path / "ledger"
+
+    @property
+    def run_path(self) -> Path:
+        return self.data_path / "run"
+
+    @property
+    def snapshot_path(self) -> Path:
+        return self.run_path / "snapshot.msgpack"
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.run_path / "metrics"
+
+    @property
+    def state_path(self) -> Path:
+        return self.run_path / "state.json"
+
+    @property
+    def logs_path(self) -> Path:
+        return self.data_path / "logs"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.data_path / "lock"
+
+    @property
+    def local_key_path(self) -> Path:
+        return self.data_path / "local.key"
+
+    @property
+    def admin_token_path(self) -> Path:
+        return self.data_path / "admin.token"
+
+    @classmethod
+    def embedded(cls, origin: ConfigOrigin | None = None) -> Self:
+        """What applies without a file."""
+        return cls.model_validate({}, context=origin)
+
+
+def fill_engines_and_models(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The rule for what the file leaves out.
+
+    Engines of the file are always started, and embedded ones when a target names them.  Without `models`,
+    every engine answers under its own name; without `engines` as well, both embedded ones do.
+    """
+    filled = {"data": {}, **data}
+    if "models" not in filled:
+        engines = filled.setdefault("engines", dict(EMBEDDED_ENGINES))
+        filled["models"] = _name_models_after(engines)
+    elif isinstance(filled["models"], Mapping) and isinstance(filled.get("engines", {}), Mapping):
+        listed = filled.get("engines", {})
+        named = _engines_named(filled["models"])
+        extra = {name: EMBEDDED_ENGINES[name] for name in EMBEDDED_ENGINES if name in named - set(listed)}
+        filled["engines"] = {**listed, **extra}
+    return filled
+
+
+def _name_models_after(engines: object) -> dict[str, Any]:
+    if not isinstance(engines, Mapping):
+        return {}
+    models: dict[str, Any] = {}
+    for name, engine in engines.items():
+        kind = engine.get("kind") if isinstance(engine, Mapping) else None
+        if isinstance(kind, str) and kind in ENDPOINTS_BY_KIND:
+            models[name] = {"endpoints": ENDPOINTS_BY_KIND[kind], "targets": [{"engine": name}]}
+    return models
+
+
+def _engines_named(models: Mapping[str, Any]) -> set[str]:
+    named: set[str] = set()
+    for model in models.values():
+        targets = model.get("targets") if isinstance(model, Mapping) else None
+        for target in targets if isinstance(targets, list | tuple) else ():
+            if isinstance(target, Mapping) and isinstance(engine := target.get("engine"), str):
+                named.add(engine)
+    return named

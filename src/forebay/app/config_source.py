@@ -1,0 +1,236 @@
+"""From the bytes of `forebay.yaml` to plain values, with the line of every key.
+
+Knows YAML and nothing of the settings.  Whatever the bytes, the only error that leaves it is `ConfigInvalid`.
+Keys are always text, a key that stands twice is a mistake, and a key without a value counts as left out.
+Size, depth and the number of values (after aliases) are bounded.
+"""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from forebay.app.config_problems import ConfigInvalid, ConfigProblem, format_key
+
+FILE_MAX_BYTES: Final = 1024 * 1024
+VALUES_MAX: Final = 50_000
+DEPTH_MAX: Final = 50
+
+type_tag = "tag:yaml.org,2002:"
+KeyPath = tuple[str | int, ...]
+
+#: The scanner's words for what people get wrong most, in plain words.  Nothing from the file is quoted.
+_PLAIN_WORDS: Final = (
+    (r"cannot start any token", "a value can't start with this character", "put the value in quotes"),
+    (
+        r"mapping values are not allowed",
+        "a `:` where none can stand",
+        "check the indent, or put the value in quotes",
+    ),
+    (r"could not find expected ':'", "a key without `:`", "write `key: value`"),
+    (r"found character '\\t'|\\\\t", "a tab in the indent", "indent with spaces"),
+    (
+        r"undefined alias",
+        "an alias (`*name`) without an anchor (`&name`)",
+        "put the value in quotes if it is text",
+    ),
+    (r"duplicate anchor", "the same anchor (`&name`) twice", ""),
+    (r"expected a single document", "more than one document", "remove the line `---` in the middle"),
+    (r"unexpected end of stream|found unexpected document", "a quote or bracket that is never closed", ""),
+    (r"expected ',' or '[\]}]'", "a list or mapping in brackets that is not closed, or lacks a comma", ""),
+    (
+        r"expected <block end>",
+        "a line that does not fit the indent of the lines above",
+        "line up keys of one section",
+    ),
+    (
+        r"special characters are not allowed",
+        "a character that YAML does not allow",
+        "remove the control character",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The values of a file, the line of each, and the mistakes that did not stop the reading."""
+
+    file: Path | None
+    data: dict[str, Any]
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    problems: tuple[ConfigProblem, ...] = ()
+
+    @classmethod
+    def empty(cls) -> "Source":
+        return cls(file=None, data={})
+
+    def line(self, path: KeyPath) -> int | None:
+        """The line of a key, or of the nearest one around it."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.lines:
+                return self.lines[path[:end]]
+        return 1 if self.file else None
+
+
+def read_source_bytes(file: Path) -> bytes:
+    """Raises ConfigInvalid where there is nothing to read."""
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(FILE_MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise _invalid(file, None, "no such file", "name another with --config or FOREBAY_CONFIG") from None
+    except IsADirectoryError:
+        raise _invalid(
+            file, None, "is a folder, not a file", f"did you mean {file / 'forebay.yaml'}?"
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or "not a usable path"
+        raise _invalid(file, None, f"can't be read: {reason}", "check path and permissions") from None
+    if len(data) > FILE_MAX_BYTES:
+        raise _invalid(file, None, f"is larger than {FILE_MAX_BYTES} bytes", "is this the right file?")
+    return data
+
+
+def parse_source(data: bytes, file: Path | None) -> Source:
+    """Raises ConfigInvalid on what is no YAML or no mapping; an empty file is an empty mapping."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise _invalid(file, line, "not UTF-8 text", "save the file as UTF-8") from None
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise _invalid(file, line, *_say(error.reason)) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise _invalid(
+            file, mark.line + 1 if mark else None, *_say(f"{error.context} {error.problem}")
+        ) from None
+    except RecursionError:
+        raise _invalid(file, None, "is nested too deeply", f"at most {DEPTH_MAX} levels") from None
+    except (yaml.YAMLError, ValueError, OverflowError, AttributeError, IndexError, KeyError, TypeError):
+        # The scanner lets some of these escape, on `%YAML` lines and escapes with impossible numbers.
+        raise _invalid(file, None, "is not YAML", "check escapes and lines that start with %") from None
+    if root is None:
+        return Source(file=file, data={})
+    reader = _Reader(file)
+    values = reader.read(root, ())
+    if values is None:
+        values = {}
+    if not isinstance(values, dict):
+        raise _invalid(
+            file, root.start_mark.line + 1, "must be a mapping (`key: value`)", "start with `version: 1`"
+        )
+    return Source(file=file, data=values, lines=reader.lines, problems=tuple(reader.problems))
+
+
+class _Reader:
+    """Turns nodes into values, and remembers lines and mistakes by the way."""
+
+    def __init__(self, file: Path | None) -> None:
+        self.lines: dict[KeyPath, int] = {}
+        self.problems: list[ConfigProblem] = []
+        self._file = file
+        self._values = 0
+        self._scalars = yaml.constructor.SafeConstructor()
+
+    def read(self, node: yaml.Node, path: KeyPath) -> Any:
+        line = node.start_mark.line + 1
+        self.lines.setdefault(path, line)
+        self._values += 1
+        if self._values > VALUES_MAX:
+            raise _invalid(
+                self._file, line, f"holds more than {VALUES_MAX} values", "aliases count each time"
+            )
+        if len(path) > DEPTH_MAX:
+            raise _invalid(self._file, line, "is nested too deeply", f"at most {DEPTH_MAX} levels")
+        if isinstance(node, yaml.MappingNode):
+            return self._read_mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
+        assert isinstance(node, yaml.ScalarNode)
+        return self._read_scalar(node, path)
+
+    def _read_mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._add(line, path, "a key must be plain text", "put it in quotes")
+                continue
+            if key_node.tag == f"{type_tag}merge":
+                for key, value in self._read_merged(value_node, path).items():
+                    merged.setdefault(key, value)
+                continue
+            key = key_node.value
+            if key in own:
+                first = self.lines[(*path, key)]
+                self._add(line, (*path, key), f"stands twice, first in line {first}", "remove one of the two")
+                continue
+            self.lines[(*path, key)] = line
+            own[key] = self.read(value_node, (*path, key))
+        return {key: value for key, value in {**merged, **own}.items() if value is not None}
+
+    def _read_merged(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
+        sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        merged: dict[str, Any] = {}
+        for source in sources:
+            if not isinstance(source, yaml.MappingNode):
+                self._add(node.start_mark.line + 1, path, "`<<` takes a mapping or a list of mappings", "")
+                continue
+            for key, value in self._read_mapping_again(source, path).items():
+                merged.setdefault(key, value)
+        return merged
+
+    def _read_mapping_again(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        """A mapping that was read elsewhere already: its lines stay those of its first reading."""
+        kept = dict(self.lines)
+        value = self.read(node, (*path, "<<"))
+        for inner, line in list(self.lines.items()):
+            if inner[: len(path) + 1] == (*path, "<<"):
+                kept.setdefault((*path, *inner[len(path) + 1 :]), line)
+        self.lines = kept
+        return value if isinstance(value, dict) else {}
+
+    def _read_scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
+        tag = node.tag.removeprefix(type_tag)
+        text = str(node.value)
+        if tag in ("null", "bool", "int", "float"):
+            constructors = {
+                "null": self._scalars.construct_yaml_null,
+                "bool": self._scalars.construct_yaml_bool,
+                "int": self._scalars.construct_yaml_int,
+                "float": self._scalars.construct_yaml_float,
+            }
+            try:
+                return constructors[tag](node)
+            except (ValueError, OverflowError, KeyError, IndexError, yaml.YAMLError):
+                self._add(
+                    node.start_mark.line + 1, path, "is not a number that can be read", "put text in quotes"
+                )
+                return None
+        if node.tag.startswith(type_tag) and tag != "binary":
+            return text  # dates and the like: no setting is one, so what is written is what is meant
+        self._add(node.start_mark.line + 1, path, "tags (`!name`) are not supported", "put text in quotes")
+        return None
+
+    def _add(self, line: int, path: KeyPath, message: str, hint: str) -> None:
+        self.problems.append(
+            ConfigProblem(file=self._file, line=line, key=format_key(path), message=message, hint=hint)
+        )
+
+
+def _say(reason: str) -> tuple[str, str]:
+    for pattern, message, hint in _PLAIN_WORDS:
+        if re.search(pattern, reason):
+            return f"not YAML: {message}", hint
+    return "not YAML: a character or line that does not fit", "compare with the lines above"
+
+
+def _invalid(file: Path | None, line: int | None, message: str, hint: str) -> ConfigInvalid:
+    return ConfigInvalid([ConfigProblem(file=file, line=line, key="", message=message, hint=hint)])
