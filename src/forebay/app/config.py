@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import yaml
 from pydantic import ValidationError
 
 from forebay.app.config_checks import compute_check_problems
@@ -25,6 +26,7 @@ __all__ = [
     "ConfigProblem",
     "Severity",
     "check_config",
+    "dump_config",
     "find_config_file",
     "load_config",
 ]
@@ -91,6 +93,11 @@ def check_config(
     if any(problem.severity is Severity.ERROR for problem in problems):
         return None, tuple(problems)
     return config, tuple(problems)
+
+
+def dump_config(config: Config) -> str:
+    """All settings as YAML, defaults included.  Secrets are references and stay references."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=1000)
 
 
 def read_api_key(env: Mapping[str, str] | None = None) -> str | None:

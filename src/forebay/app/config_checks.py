@@ -10,15 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from forebay.app.config_defaults import EMBEDDED_ENGINES, EMBEDDED_PREFIX, ENDPOINTS_BY_KIND
 from forebay.app.config_explain import suggest_hint
-from forebay.app.config_model import (
-    EMBEDDED_ENGINES,
-    EMBEDDED_PREFIX,
-    ENDPOINTS_BY_KIND,
-    ConfigOrigin,
-    ControlConfig,
-    GatewayConfig,
-)
+from forebay.app.config_model import ConfigOrigin, ControlConfig, GatewayConfig
 from forebay.app.config_problems import ConfigProblem, Severity, format_key
 from forebay.app.config_source import KeyPath, Source
 
@@ -99,7 +93,7 @@ def _check_engines(data: Mapping[str, Any], origin: ConfigOrigin) -> Iterator[Fo
         if isinstance(model, str) and model and not model.startswith(EMBEDDED_PREFIX):
             yield from _check_weights(("engines", name, "model"), origin.folder / Path(model).expanduser())
     if "models" in data:
-        used = {name for _, _, target in _targets(data) if isinstance(name := target.get("engine"), str)}
+        used = {target.get("engine") for _, _, target in _targets(data)}
         for unused in engines:
             if unused not in used:
                 yield _warning(

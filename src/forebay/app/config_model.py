@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -21,23 +21,12 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     ValidationInfo,
+    WithJsonSchema,
     model_validator,
 )
 
+from forebay.app.config_defaults import EMBEDDED_MODELS, EMBEDDED_PREFIX, fill_engines_and_models
 from forebay.core.routes import Endpoint
-
-EMBEDDED_PREFIX: Final = "embedded:"
-EMBEDDED_MODELS: Final = ("smollm2-135m",)  #: what `model: embedded:NAME` of a llama.cpp engine may name
-
-#: What is on this machine without a word in the file.  A target may name these engines in any file.
-EMBEDDED_ENGINES: Final[Mapping[str, Mapping[str, str]]] = {
-    "smollm2-135m": {"kind": "llamacpp", "model": "embedded:smollm2-135m"},
-    "minilm-l6-v2": {"kind": "minilm"},
-}
-ENDPOINTS_BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
-    "llamacpp": (Endpoint.CHAT.value, Endpoint.COMPLETIONS.value),
-    "minilm": (Endpoint.EMBEDDINGS.value,),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +88,11 @@ def _check_host(value: str) -> str:
 
 ResolvedPath = Annotated[Path, AfterValidator(_resolve_path)]
 Weights = Annotated[str, Field(min_length=1), AfterValidator(_resolve_weights)]
-SecretReference = Annotated[str, AfterValidator(_check_secret)]
+SecretReference = Annotated[
+    str,
+    AfterValidator(_check_secret),
+    WithJsonSchema({"type": "string", "pattern": "^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$"}),
+]
 Url = Annotated[str, AfterValidator(_check_url)]
 Host = Annotated[str, AfterValidator(_check_host)]
 Port = Annotated[StrictInt, Field(ge=0, le=65535)]
@@ -248,6 +241,8 @@ class TimeoutsConfig(Section):
 class TargetConfig(Section):
     """One place that answers a model: either an engine of this file or an address."""
 
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["engine"]}, {"required": ["url"]}]})
+
     engine: EngineName | None = Field(
         default=None, description="Name of an engine on this machine; exclusive with `url`."
     )
@@ -384,42 +379,3 @@ class Config(Section):
     def embedded(cls, origin: ConfigOrigin | None = None) -> Self:
         """What applies without a file."""
         return cls.model_validate({}, context=origin)
-
-
-def fill_engines_and_models(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The rule for what the file leaves out.
-
-    Engines of the file are always started, and embedded ones when a target names them.  Without `models`,
-    every engine answers under its own name; without `engines` as well, both embedded ones do.
-    """
-    filled = {"data": {}, **data}
-    if "models" not in filled:
-        engines = filled.setdefault("engines", dict(EMBEDDED_ENGINES))
-        filled["models"] = _name_models_after(engines)
-    elif isinstance(filled["models"], Mapping) and isinstance(filled.get("engines", {}), Mapping):
-        listed = filled.get("engines", {})
-        named = _engines_named(filled["models"])
-        extra = {name: EMBEDDED_ENGINES[name] for name in EMBEDDED_ENGINES if name in named - set(listed)}
-        filled["engines"] = {**listed, **extra}
-    return filled
-
-
-def _name_models_after(engines: object) -> dict[str, Any]:
-    if not isinstance(engines, Mapping):
-        return {}
-    models: dict[str, Any] = {}
-    for name, engine in engines.items():
-        kind = engine.get("kind") if isinstance(engine, Mapping) else None
-        if isinstance(kind, str) and kind in ENDPOINTS_BY_KIND:
-            models[name] = {"endpoints": ENDPOINTS_BY_KIND[kind], "targets": [{"engine": name}]}
-    return models
-
-
-def _engines_named(models: Mapping[str, Any]) -> set[str]:
-    named: set[str] = set()
-    for model in models.values():
-        targets = model.get("targets") if isinstance(model, Mapping) else None
-        for target in targets if isinstance(targets, list | tuple) else ():
-            if isinstance(target, Mapping) and isinstance(engine := target.get("engine"), str):
-                named.add(engine)
-    return named

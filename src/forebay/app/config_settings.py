@@ -1,6 +1,7 @@
 """The list of all settings, made from the models: for the JSON schema, the docs and "did you mean".
 
-Pure but for `SCHEMA_PATH`, which names the committed schema file.
+Run as a program (`python -m forebay.app.config_settings`) it writes the committed schema and the table in
+`docs/configuration.md` anew; a test says when that is due.
 """
 
 import json
@@ -8,8 +9,9 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -17,22 +19,46 @@ from pydantic_core import PydanticUndefined
 from forebay.app.config_model import Config, LlamaCppEngine, MiniLMEngine
 
 SCHEMA_PATH: Final = Path(__file__).with_name("forebay.schema.json")
+TABLE_BEGIN: Final = "<!-- settings: made by python -m forebay.app.config_settings -->"
+TABLE_END: Final = "<!-- end of settings -->"
 
 _MAPPINGS: Final = (Mapping, dict)
+_KIND_MARKS: Final = {LlamaCppEngine: " (llamacpp)", MiniLMEngine: " (minilm)"}
+_UNITS: Final = {"_s": "seconds", "_bytes": "bytes", "_tokens": "tokens"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One leaf of the file.  `default` is text for people, "required" where there is none."""
+    """One line of the table, in words for people."""
 
     path: str  #: `models.NAME.targets[].url`
-    default: str
+    default: str  #: "required" where there is none
+    unit: str
+    limits: str
     description: str
 
 
 def compute_settings() -> tuple[Setting, ...]:
     """Every setting, in the order of the models.  A setting of two engine kinds is listed once for each."""
     return tuple(_walk(Config, ""))
+
+
+def compute_settings_table() -> str:
+    """The settings as Markdown, one table for each top-level section."""
+    lines: list[str] = []
+    section = None
+    for setting in compute_settings():
+        name = setting.path.split(".")[0]
+        if name != section:
+            lines += ["", f"### `{name}`", "", "| Setting | Default | Unit | Limits | Meaning |"]
+            lines += ["| --- | --- | --- | --- | --- |"]
+            section = name
+        default = (
+            f"`{setting.default}`" if setting.default not in ("required", "see above") else setting.default
+        )
+        cells = (f"`{setting.path}`", default, setting.unit, setting.limits, setting.description)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def compute_schema_text() -> str:
@@ -52,11 +78,8 @@ def find_keys(path: tuple[str | int, ...]) -> tuple[str, ...]:
     rest = list(path)
     while rest:
         name = rest.pop(0)
-        fields = [
-            model.model_fields[name]
-            for model in models
-            if isinstance(name, str) and name in model.model_fields
-        ]
+        known = [model.model_fields for model in models]
+        fields = [each[name] for each in known if isinstance(name, str) and name in each]
         models = [model for field in fields for model in _models_in(field.annotation)]
         if any(_holds_many(field.annotation) for field in fields) and rest:
             rest.pop(0)
@@ -67,7 +90,7 @@ def find_key_elsewhere(word: str) -> str | None:
     """The first setting whose last part is this word, written in full."""
     for setting in compute_settings():
         if setting.path.rsplit(".", 1)[-1].removesuffix("[]") == word:
-            return setting.path
+            return setting.path.replace(" (llamacpp)", "").replace(" (minilm)", "")
     return None
 
 
@@ -75,17 +98,15 @@ def _walk(model: type[BaseModel], prefix: str) -> Iterator[Setting]:
     for name, field in model.model_fields.items():
         path = f"{prefix}{name}"
         inner = _models_in(field.annotation)
+        many = _holds_many(field.annotation)
         if not inner:
-            many = "[]" if _holds_many(field.annotation) else ""
-            yield Setting(path=path + many, default=_default_text(field), description=field.description or "")
-            continue
-        origin = get_origin(_unwrap(field.annotation))
-        if origin in _MAPPINGS:
-            yield Setting(path=path, default=_default_text(field), description=field.description or "")
+            yield _describe(f"{path}[]" if many else path, field)
+        elif get_origin(_unwrap(field.annotation)) in _MAPPINGS:
+            yield _describe(path, field)
             for each in inner:
-                yield from _walk(each, f"{path}.NAME{_kind_mark(each)}.")
-        elif origin is tuple:
-            yield Setting(path=path, default=_default_text(field), description=field.description or "")
+                yield from _walk(each, f"{path}.NAME{_KIND_MARKS.get(each, '')}.")
+        elif many:
+            yield _describe(path, field)
             for each in inner:
                 yield from _walk(each, f"{path}[].")
         else:
@@ -93,10 +114,14 @@ def _walk(model: type[BaseModel], prefix: str) -> Iterator[Setting]:
                 yield from _walk(each, f"{path}.")
 
 
-def _kind_mark(model: type[BaseModel]) -> str:
-    if model is LlamaCppEngine:
-        return " (llamacpp)"
-    return " (minilm)" if model is MiniLMEngine else ""
+def _describe(path: str, field: FieldInfo) -> Setting:
+    return Setting(
+        path=path,
+        default=_default_text(field),
+        unit=next((unit for ending, unit in _UNITS.items() if path.endswith(ending)), ""),
+        limits=_limits_text(field),
+        description=field.description or "",
+    )
 
 
 def _default_text(field: FieldInfo) -> str:
@@ -104,12 +129,52 @@ def _default_text(field: FieldInfo) -> str:
         return "required"
     default = field.default
     if default is PydanticUndefined:
-        return "see below"
+        return "see above"
     if default is None:
         return "null"
     if isinstance(default, float):
         return f"{default:g}" if default < 1e5 else f"{default:.0f}"
     return str(default)
+
+
+def _limits_text(field: FieldInfo) -> str:
+    words: list[str] = []
+    for item in (*field.metadata, *_metadata_in(field.annotation)):
+        match item:
+            case Ge():
+                words.append(f"≥ {item.ge}")
+            case Gt():
+                words.append(f"> {item.gt}")
+            case Le():
+                words.append(f"≤ {item.le}")
+            case Lt():
+                words.append(f"< {item.lt}")
+            case MinLen() if item.min_length > 0:
+                words.append("not empty")
+            case MaxLen():
+                words.append(f"at most {item.max_length}")
+            case _:
+                pass
+    if words:
+        return ", ".join(words)
+    choices = [
+        choice for each in (field.annotation, *get_args(field.annotation)) for choice in _choices(each)
+    ]
+    return ", ".join(f"`{choice}`" for choice in choices)
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def _metadata_in(annotation: Any) -> Iterator[Any]:
+    """Limits below `X | None`, some of which pydantic wraps in a FieldInfo."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        for each in get_args(annotation):
+            yield from _metadata_in(each)
+    elif get_origin(annotation) is Annotated:
+        for item in annotation.__metadata__:
+            yield from item.metadata if isinstance(item, FieldInfo) else (item,)
 
 
 def _unwrap(annotation: Any) -> Any:
@@ -131,3 +196,23 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if origin in _MAPPINGS:
         return [model for each in get_args(annotation)[1:] for model in _models_in(each)]
     return []
+
+
+def replace_table(document: str) -> str:
+    """The document with a current table between the two marks.  Raises ValueError where a mark is missing."""
+    head, _, rest = document.partition(TABLE_BEGIN)
+    _, found, tail = rest.partition(TABLE_END)
+    if not found:
+        raise ValueError(f"the document lacks {TABLE_BEGIN} or {TABLE_END}")
+    return f"{head}{TABLE_BEGIN}\n{compute_settings_table()}\n{TABLE_END}{tail}"
+
+
+def _write() -> None:
+    SCHEMA_PATH.write_text(compute_schema_text())
+    document = Path(__file__).parents[3] / "docs" / "configuration.md"
+    if document.exists():
+        document.write_text(replace_table(document.read_text()))
+
+
+if __name__ == "__main__":
+    _write()

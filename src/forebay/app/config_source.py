@@ -18,7 +18,7 @@ FILE_MAX_BYTES: Final = 1024 * 1024
 VALUES_MAX: Final = 50_000
 DEPTH_MAX: Final = 50
 
-type_tag = "tag:yaml.org,2002:"
+_TYPE_TAG: Final = "tag:yaml.org,2002:"
 KeyPath = tuple[str | int, ...]
 
 #: The scanner's words for what people get wrong most, in plain words.  Nothing from the file is quoted.
@@ -131,11 +131,12 @@ def parse_source(data: bytes, file: Path | None) -> Source:
 class _Reader:
     """Turns nodes into values, and remembers lines and mistakes by the way."""
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: Path | None, *, depth: int = 0, values: int = 0) -> None:
         self.lines: dict[KeyPath, int] = {}
         self.problems: list[ConfigProblem] = []
         self._file = file
-        self._values = 0
+        self._depth = depth
+        self._values = values
         self._scalars = yaml.constructor.SafeConstructor()
 
     def read(self, node: yaml.Node, path: KeyPath) -> Any:
@@ -146,7 +147,7 @@ class _Reader:
             raise _invalid(
                 self._file, line, f"holds more than {VALUES_MAX} values", "aliases count each time"
             )
-        if len(path) > DEPTH_MAX:
+        if self._depth + len(path) > DEPTH_MAX:
             raise _invalid(self._file, line, "is nested too deeply", f"at most {DEPTH_MAX} levels")
         if isinstance(node, yaml.MappingNode):
             return self._read_mapping(node, path)
@@ -163,7 +164,7 @@ class _Reader:
             if not isinstance(key_node, yaml.ScalarNode):
                 self._add(line, path, "a key must be plain text", "put it in quotes")
                 continue
-            if key_node.tag == f"{type_tag}merge":
+            if key_node.tag == f"{_TYPE_TAG}merge":
                 for key, value in self._read_merged(value_node, path).items():
                     merged.setdefault(key, value)
                 continue
@@ -183,22 +184,23 @@ class _Reader:
             if not isinstance(source, yaml.MappingNode):
                 self._add(node.start_mark.line + 1, path, "`<<` takes a mapping or a list of mappings", "")
                 continue
-            for key, value in self._read_mapping_again(source, path).items():
+            for key, value in self._read_once_more(source, path).items():
                 merged.setdefault(key, value)
         return merged
 
-    def _read_mapping_again(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
-        """A mapping that was read elsewhere already: its lines stay those of its first reading."""
-        kept = dict(self.lines)
-        value = self.read(node, (*path, "<<"))
-        for inner, line in list(self.lines.items()):
-            if inner[: len(path) + 1] == (*path, "<<"):
-                kept.setdefault((*path, *inner[len(path) + 1 :]), line)
-        self.lines = kept
-        return value if isinstance(value, dict) else {}
+    def _read_once_more(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        """A mapping that is merged into another: its keys keep the lines where they stand."""
+        reader = _Reader(self._file, depth=self._depth + len(path) + 1, values=self._values)
+        merged = reader.read(node, ())
+        self._values = reader._values
+        for inner, line in reader.lines.items():
+            self.lines.setdefault((*path, *inner), line)
+        known = {(problem.line, problem.message) for problem in self.problems}
+        self.problems += [each for each in reader.problems if (each.line, each.message) not in known]
+        return merged if isinstance(merged, dict) else {}
 
     def _read_scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
-        tag = node.tag.removeprefix(type_tag)
+        tag = node.tag.removeprefix(_TYPE_TAG)
         text = str(node.value)
         if tag in ("null", "bool", "int", "float"):
             constructors = {
@@ -214,7 +216,7 @@ class _Reader:
                     node.start_mark.line + 1, path, "is not a number that can be read", "put text in quotes"
                 )
                 return None
-        if node.tag.startswith(type_tag) and tag != "binary":
+        if node.tag.startswith(_TYPE_TAG) and tag != "binary":
             return text  # dates and the like: no setting is one, so what is written is what is meant
         self._add(node.start_mark.line + 1, path, "tags (`!name`) are not supported", "put text in quotes")
         return None
