@@ -1,0 +1,329 @@
+"""Segments: what was appended comes back, whatever cuts the writer short or damages the file."""
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forebay.ledger.segment import (
+    HEAD_BYTES,
+    HEADER,
+    PAYLOAD_MAX_BYTES,
+    SegmentCorrupt,
+    SegmentVersionUnknown,
+    SegmentWriter,
+    find_frame,
+    is_final,
+    list_segments,
+    read_frames,
+    remove_unborn,
+)
+
+
+class StoppedClock:
+    """The hardest clock for names that must differ: it always says the same."""
+
+    def wall_ns(self) -> int:
+        return 1_700_000_000_000_000_000
+
+    def monotonic_ns(self) -> int:
+        return 0
+
+
+def make_writer(folder: Path, segment_max_bytes: int = 1 << 20) -> SegmentWriter:
+    return SegmentWriter(folder, "0", segment_max_bytes, StoppedClock())
+
+
+def write_file(folder: Path, payloads: list[bytes]) -> Path:
+    writer = make_writer(folder)
+    for payload in payloads:
+        writer.append(payload)
+    path = writer.path
+    assert path is not None
+    writer.close()
+    return path
+
+
+def read_all(path: Path) -> list[bytes]:
+    return [payload for payload, _ in read_frames(path)]
+
+
+def read_around_damage(path: Path) -> list[bytes]:
+    """What a reader gets that goes on after each damaged place."""
+    records: list[bytes] = []
+    start: int | None = 0
+    while start is not None:
+        try:
+            for payload, _ in read_frames(path, start):
+                records.append(payload)
+            return records
+        except SegmentCorrupt as error:
+            start = find_frame(path, error.offset + 1)
+    return records
+
+
+payload_lists = st.lists(st.binary(min_size=1, max_size=60), min_size=1, max_size=12)
+
+
+@given(payloads=payload_lists)
+def test_what_was_appended_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes]
+) -> None:
+    path = write_file(tmp_path_factory.mktemp("s"), payloads)
+    assert read_all(path) == payloads
+
+
+@given(payloads=payload_lists)
+def test_reading_from_any_frame_gives_the_rest(
+    tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes]
+) -> None:
+    path = write_file(tmp_path_factory.mktemp("s"), payloads)
+    offsets = [offset for _, offset in read_frames(path)]
+    assert offsets[-1] == path.stat().st_size
+    for count, offset in enumerate(offsets, start=1):
+        assert [payload for payload, _ in read_frames(path, offset)] == payloads[count:]
+
+
+@settings(max_examples=30)
+@given(payloads=payload_lists)
+def test_a_file_cut_anywhere_gives_a_prefix(
+    tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes]
+) -> None:
+    path = write_file(tmp_path_factory.mktemp("s"), payloads)
+    whole = path.read_bytes()
+    ends = [offset for _, offset in read_frames(path)]
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        assert read_all(path) == payloads[: sum(end <= cut for end in ends)]
+
+
+@given(payloads=payload_lists, data=st.data())
+def test_one_flipped_bit_costs_one_record_at_most(
+    tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes], data: st.DataObject
+) -> None:
+    path = write_file(tmp_path_factory.mktemp("s"), payloads)
+    content = bytearray(path.read_bytes())
+    ends = [len(HEADER), *(offset for _, offset in read_frames(path))]
+    bit = data.draw(st.integers(len(HEADER) * 8, len(content) * 8 - 1))
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+    hit = sum(end <= bit // 8 for end in ends) - 1
+
+    expected = payloads[:hit] + payloads[hit + 1 :]
+    tail: int | None = ends[hit]
+    got = read_around_damage(path)
+    if got != expected:
+        # A length that now points past the end reads as a torn tail; whoever knows the file to be final
+        # looks for frames behind it.
+        assert got == payloads[:hit]
+        tail = find_frame(path, ends[hit] + 1)
+        rest = [] if tail is None else [payload for payload, _ in read_frames(path, tail)]
+        assert got + rest == expected
+
+
+def test_damage_is_named_by_file_and_offset(tmp_path: Path) -> None:
+    path = write_file(tmp_path, [b"one", b"two", b"three"])
+    content = bytearray(path.read_bytes())
+    _, start = next(read_frames(path))
+    content[start + HEAD_BYTES] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(SegmentCorrupt) as caught:
+        read_all(path)
+    assert (caught.value.path, caught.value.offset) == (path, start)
+    assert path.name in caught.value.message
+    assert str(start) in caught.value.message
+
+
+def test_the_end_of_a_file_that_is_all_zeros_is_damage_and_not_records(tmp_path: Path) -> None:
+    # After a power failure a file may be longer than what reached the disk.
+    path = write_file(tmp_path, [b"one"])
+    end = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(bytes(5_000_000))
+    with pytest.raises(SegmentCorrupt) as caught:
+        read_all(path)
+    assert caught.value.offset == end
+    assert find_frame(path, end) is None
+
+
+def test_a_frame_behind_megabytes_of_garbage_is_found(tmp_path: Path) -> None:
+    path = write_file(tmp_path, [b"one"])
+    frame = path.read_bytes()[len(HEADER) :]
+    with path.open("ab") as file:
+        file.write(os.urandom(2_000_000) + frame)
+    assert find_frame(path, len(HEADER) + 1) == path.stat().st_size - len(frame)
+
+
+def test_a_file_of_a_later_version_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.seg"
+    path.write_bytes(b"forebay-segment 2\n" + b"whatever")
+    with pytest.raises(SegmentVersionUnknown):
+        read_all(path)
+    path.write_bytes(b"not a segment, but long enough")
+    with pytest.raises(SegmentCorrupt):
+        read_all(path)
+
+
+@pytest.mark.parametrize("size", [0, PAYLOAD_MAX_BYTES + 1])
+def test_a_record_of_impossible_size_is_refused_and_leaves_no_trace(tmp_path: Path, size: int) -> None:
+    writer = make_writer(tmp_path)
+    writer.append(b"before")
+    with pytest.raises(ValueError, match=str(size)):
+        writer.append(bytes(size))
+    writer.append(b"x" * PAYLOAD_MAX_BYTES)
+    writer.close()
+    assert [len(p) for path in list_segments(tmp_path) for p in read_all(path)] == [6, PAYLOAD_MAX_BYTES]
+
+
+def test_a_full_segment_is_followed_by_the_next(tmp_path: Path) -> None:
+    writer = make_writer(tmp_path, segment_max_bytes=100)
+    payloads = [f"record {number:04}".encode() for number in range(20)]
+    for payload in payloads:
+        writer.append(payload)
+    paths = list_segments(tmp_path)
+    assert all(path.stat().st_size <= 100 for path in paths)
+    assert [payload for path in paths for payload in read_all(path)] == payloads
+    assert [is_final(path) for path in paths] == [True] * (len(paths) - 1) + [False]
+    writer.close()
+    assert is_final(paths[-1])
+
+
+def test_two_writers_of_one_name_and_moment_share_no_file(tmp_path: Path) -> None:
+    first, second = make_writer(tmp_path), make_writer(tmp_path)
+    first.append(b"first")
+    second.append(b"second")
+    assert first.path != second.path
+    assert sorted(read_all(path)[0] for path in list_segments(tmp_path)) == [b"first", b"second"]
+
+
+def test_a_forked_child_writes_to_a_file_of_its_own(tmp_path: Path) -> None:
+    writer = make_writer(tmp_path)
+    writer.append(b"parent")
+    child = os.fork()
+    if child == 0:
+        writer.append(b"child")
+        os._exit(0)
+    os.waitpid(child, 0)
+    writer.append(b"parent again")
+    assert sorted(read_all(path) for path in list_segments(tmp_path)) == [
+        [b"child"],
+        [b"parent", b"parent again"],
+    ]
+
+
+def test_nothing_is_created_before_the_first_record(tmp_path: Path) -> None:
+    writer = make_writer(tmp_path / "deep" / "ledger")
+    assert list_segments(tmp_path / "deep" / "ledger") == []
+    writer.append(b"x")
+    assert (tmp_path / "deep" / "ledger").stat().st_mode & 0o777 == 0o700
+    assert writer.path is not None
+    assert writer.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_without_its_header_is_not_final_and_can_be_removed(tmp_path: Path) -> None:
+    unborn = tmp_path / "a.seg"
+    unborn.write_bytes(HEADER[:5])
+    assert not is_final(unborn)
+    assert read_all(unborn) == []
+    written = write_file(tmp_path, [b"x"])
+    assert not remove_unborn(written)
+    assert remove_unborn(unborn)
+    assert list_segments(tmp_path) == [written]
+
+
+# --- a disk that takes no more ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", disk], capture_output=True
+    ).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_on_a_full_disk_appends_fail_whole_and_go_on_once_there_is_room(small_disk: Path) -> None:
+    writer = make_writer(small_disk)
+    ballast = small_disk / "ballast"
+    written: list[bytes] = []
+    refused = 0
+    for number in range(400):
+        payload = f"{number:08}".encode() * 41
+        if refused == 20 and ballast.exists():
+            ballast.unlink()
+        if number == 50:
+            with pytest.raises(OSError, match="No space"):
+                ballast.write_bytes(bytes(1 << 20))
+        try:
+            writer.append(payload)
+            written.append(payload)
+        except OSError:
+            refused += 1
+    assert refused > 20, "the disk was never full"
+    assert written[-1] == payload, "the writer never went on"
+    paths = list_segments(small_disk)
+    assert [payload for path in paths for payload in read_all(path)] == written
+    for path in paths:
+        assert [0, *(offset for _, offset in read_frames(path))][-1] == path.stat().st_size
+
+
+LIMITED_WRITER = """
+import resource, sys
+from pathlib import Path
+from forebay.ledger.segment import SegmentWriter
+class Clock:
+    def wall_ns(self): return 1
+    def monotonic_ns(self): return 0
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
+writer = SegmentWriter(Path(sys.argv[1]), "0", 1 << 20, Clock())
+for number in range(200):
+    payload = b"%08d" % number * 30
+    while True:
+        try:
+            writer.append(payload)
+            print(number, flush=True)
+            break
+        except OSError as error:
+            print("refused", error.errno, flush=True)
+"""
+
+
+def test_a_limit_on_file_size_moves_the_writer_to_the_next_file(tmp_path: Path) -> None:
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
+    run = subprocess.run(
+        [sys.executable, "-c", LIMITED_WRITER, tmp_path],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+    )
+    lines = run.stdout.splitlines()
+    assert [int(line) for line in lines if line.isdigit()] == list(range(200))
+    assert "refused 27" in lines  # EFBIG
+    records = [payload for path in list_segments(tmp_path) for payload in read_all(path)]
+    assert [int(payload[:8]) for payload in records] == list(range(200))
+
+
+PRINT_HEAVY_IMPORTS = """
+import sys
+import forebay.ledger.segment as segment
+print(sorted({"time"} & set(vars(segment)) | {"sqlalchemy", "pydantic"} & set(sys.modules)))
+"""
+
+
+def test_the_hot_path_loads_nothing_heavy_and_no_clock() -> None:
+    command = [sys.executable, "-c", PRINT_HEAVY_IMPORTS]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
