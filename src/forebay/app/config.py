@@ -9,12 +9,14 @@ secret's `env:NAME` names is looked up to see whether it is set.
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
 from pydantic import ValidationError
 
 from forebay.app.config_checks import compute_check_problems
+from forebay.app.config_defaults import drop_left_out
 from forebay.app.config_explain import explain_errors
 from forebay.app.config_model import Config, ConfigOrigin
 from forebay.app.config_problems import ConfigInvalid, ConfigProblem, Severity
@@ -80,6 +82,7 @@ def check_config(
     origin = ConfigOrigin(folder=folder, file=file.absolute() if file else None)
     try:
         source = parse_source(read_source_bytes(file), file) if file else Source.empty()
+        source = replace(source, data=drop_left_out(source.data))
     except ConfigInvalid as error:
         return None, error.problems
     problems = list(source.problems)

@@ -37,6 +37,25 @@ def fill_engines_and_models(data: Mapping[str, Any]) -> dict[str, Any]:
     return filled
 
 
+def drop_left_out(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The values without the keys that have none: they count as left out.
+
+    A name below `engines` or `models` stays, as an empty section, so that what it lacks is reported.
+    """
+    kept: dict[str, Any] = _drop_nulls(data)
+    for section in ("engines", "models"):
+        names = data.get(section)
+        if isinstance(names, Mapping):
+            kept[section] = {name: kept[section].get(name, {}) for name in names}
+    return kept
+
+
+def _drop_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _drop_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_drop_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
 def _name_models_after(engines: object) -> dict[str, Any]:
     if not isinstance(engines, Mapping):
         return {}

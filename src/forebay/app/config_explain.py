@@ -24,6 +24,8 @@ def explain_errors(error: ValidationError, source: Source) -> list[ConfigProblem
     problems: list[ConfigProblem] = []
     for item in error.errors(include_url=False, include_input=False):
         path = _clean_path(item["loc"])
+        if path and path[0] in ("engines", "models") and path[0] not in source.data:
+            continue  # made from the other one, where the same mistake is reported
         message, hint = _explain(item["type"], item.get("ctx", {}), item["msg"], path)
         problem = ConfigProblem(
             file=source.file, line=source.line(path), key=format_key(path), message=message, hint=hint

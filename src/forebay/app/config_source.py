@@ -1,7 +1,7 @@
 """From the bytes of `forebay.yaml` to plain values, with the line of every key.
 
 Knows YAML and nothing of the settings.  Whatever the bytes, the only error that leaves it is `ConfigInvalid`.
-Keys are always text, a key that stands twice is a mistake, and a key without a value counts as left out.
+Keys are always text, and a key that stands twice is a mistake.
 Size, depth and the number of values (after aliases) are bounded.
 """
 
@@ -175,7 +175,7 @@ class _Reader:
                 continue
             self.lines[(*path, key)] = line
             own[key] = self.read(value_node, (*path, key))
-        return {key: value for key, value in {**merged, **own}.items() if value is not None}
+        return {**merged, **own}
 
     def _read_merged(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
         sources = node.value if isinstance(node, yaml.SequenceNode) else [node]

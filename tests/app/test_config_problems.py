@@ -1,0 +1,385 @@
+"""Every mistake in `forebay.yaml` is reported at once, at its line, in plain words, and without secrets."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from forebay.app.config import ConfigInvalid, ConfigProblem, Severity, check_config, load_config
+from forebay.app.config_source import FILE_MAX_BYTES, parse_source
+
+
+def problems_of(
+    folder: Path, text: str | bytes, env: dict[str, str] | None = None
+) -> tuple[ConfigProblem, ...]:
+    file = folder / "forebay.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return check_config(file, env or {})[1]
+
+
+MODEL = "models:\n  m:\n    endpoints: [chat/completions]\n    targets:\n      - "
+
+#: text, line, key, a part of the message, a part of the hint
+MISTAKES = [
+    ("gateway:\n  prot: 1\n", 2, "gateway.prot", "unknown key", "did you mean `port`?"),
+    ("gateway:\n  max-connections: 1\n", 2, "gateway.max-connections", "unknown key", "connections_max"),
+    ("port: 1\n", 1, "port", "unknown key", "did you mean `gateway.port`?"),
+    ("zzz: 1\n", 1, "zzz", "unknown key", "known here: version, data, gateway"),
+    ("gateway: {port: '80'}\n", 1, "gateway.port", "must be a whole number", "without quotes"),
+    ("gateway:\n  port: 70000\n", 2, "gateway.port", "must be at most 65535", ""),
+    ("gateway:\n  port: -1\n", 2, "gateway.port", "must be at least 0", ""),
+    ("gateway:\n  port: 80.5\n", 2, "gateway.port", "must be a whole number", ""),
+    ("gateway:\n  workers: yes\n", 2, "gateway.workers", "must be a whole number", ""),
+    ("gateway:\n  host: no\n", 2, "gateway.host", "must be text", "quotes"),
+    ("gateway:\n  host: http://x\n", 2, "gateway.host", "only a host name", ""),
+    ("gateway: 3\n", 1, "gateway", "must be a mapping", "indent"),
+    ("gateway: []\n", 1, "gateway", "must be a mapping", "indent"),
+    ("models: 3\n", 1, "models", "must be a mapping", "indent"),
+    ("engines: [a]\n", 1, "engines", "must be a mapping", "indent"),
+    ("version: 2\n", 1, "version", "not one of the values", "possible: 1"),
+    ("ledger:\n  ingest_interval_s: .inf\n", 2, "ledger.ingest_interval_s", "must be", ""),
+    ("ledger:\n  ingest_interval_s: 1s\n", 2, "ledger.ingest_interval_s", "must be a number", "unit"),
+    ("control:\n  port: 8080\n", 2, "control.port", "same port", "choose another"),
+    ("gateway:\n  port: 8081\n", 2, "gateway.port", "same port", "choose another"),
+    ("gateway: {port: 1}\ngateway: {port: 2}\n", 2, "gateway", "stands twice, first in line 1", "remove"),
+    ("engines:\n  e: {kind: llamacp}\n", 2, "engines.e", "unknown kind", "did you mean `llamacpp`?"),
+    ("engines:\n  e: {}\n", 2, "engines.e", "`kind` is missing", "llamacpp, minilm"),
+    ("engines:\n  e: {kind: llamacpp, thread: 1}\n", 2, "engines.e.thread", "unknown key", "`threads`"),
+    ("engines:\n  'a b': {kind: minilm}\n", 2, "engines.a b", "not a usable name", "letters"),
+    (
+        "engines:\n  e: {kind: llamacpp, model: x.gguf}\n",
+        2,
+        "engines.e.model",
+        "can't read the weights",
+        "x.gguf",
+    ),
+    ("engines:\n  e: {kind: llamacpp, model: 'embedded:x'}\n", 2, "engines.e.model", "no embedded model", ""),
+    (
+        "engines:\n  e: {kind: llamacpp, model: forebay.yaml}\n",
+        2,
+        "engines.e.model",
+        "not a GGUF file",
+        "convert",
+    ),
+    (MODEL + "{}\n", 5, "models.m.targets[0]", "neither `engine` nor `url`", "name an engine"),
+    (MODEL + "{engine: smollm2, url: 'http://h/v1'}\n", 5, "models.m.targets[0]", "both", "two targets"),
+    (
+        MODEL + "engine: smollm2\n",
+        5,
+        "models.m.targets[0].engine",
+        "no engine of that name",
+        "`smollm2-135m`",
+    ),
+    (
+        MODEL + "engine: qqq\n",
+        5,
+        "models.m.targets[0].engine",
+        "no engine",
+        "the engines are: minilm-l6-v2, smol",
+    ),
+    (
+        MODEL + "engine: minilm-l6-v2\n",
+        3,
+        "models.m.endpoints[0]",
+        "does not answer",
+        "it answers embeddings",
+    ),
+    (MODEL + "{engine: smollm2-135m, tls_ca: x}\n", 5, "models.m.targets[0].tls_ca", "no meaning", "remove"),
+    (MODEL + "{url: ftp://h}\n", 5, "models.m.targets[0].url", "not an address", ""),
+    (MODEL + "{url: host}\n", 5, "models.m.targets[0].url", "not an address", ""),
+    (MODEL + "{url: 'http://h:99999/v1'}\n", 5, "models.m.targets[0].url", "not an address", ""),
+    (MODEL + "{url: 'http://[/v1'}\n", 5, "models.m.targets[0].url", "not an address", ""),
+    (MODEL + "{url: 'http://h/v1?a=1'}\n", 5, "models.m.targets[0].url", "no query", ""),
+    (
+        MODEL + "{url: 'https://h/v1', tls_ca: no.pem}\n",
+        5,
+        "models.m.targets[0].tls_ca",
+        "no such file",
+        "PEM",
+    ),
+    (
+        MODEL + "{url: 'https://h/v1', tier: fast}\n",
+        5,
+        "models.m.targets[0].tier",
+        "not one of",
+        "provisioned",
+    ),
+    (
+        MODEL + "{engine: smollm2-135m}\n      - {engine: smollm2-135m}\n",
+        6,
+        "models.m.targets[1]",
+        "same as",
+        "",
+    ),
+    (
+        "models:\n  m: {targets: [{engine: smollm2-135m}]}\n",
+        2,
+        "models.m.endpoints",
+        "is missing",
+        "endpoints:",
+    ),
+    ("models:\n  m: {endpoints: [embeddings]}\n", 2, "models.m.targets", "is missing", "targets:"),
+    ("models:\n  m:\n", 2, "models.m.targets", "is missing", "targets:"),
+    ("models:\n  m: {endpoints: [embeddings], targets: []}\n", 2, "models.m.targets", "at least 1", ""),
+    (
+        "models:\n  m: {endpoints: [chat], targets: [{url: 'http://h/v1'}]}\n",
+        2,
+        "models.m.endpoints[0]",
+        "not one of",
+        "'chat/completions'",
+    ),
+    (
+        "models:\n  m: {endpoints: embeddings, targets: [{url: 'http://h/v1'}]}\n",
+        2,
+        "models.m.endpoints",
+        "must be a list",
+        "",
+    ),
+    ("models:\n  a.b: 3\n", 2, 'models."a.b"', "must be a mapping", ""),
+    ("a: !python/object:os.system x\n", 1, "a", "tags", "quotes"),
+    ("a: {b: !x {c: 1}}\n", 1, "a", "unknown key", ""),
+    ("? [a, b]\n: 1\n", 1, "", "a key must be plain text", ""),
+    ("- a\n", 1, "", "must be a mapping", ""),
+    ("just text\n", 1, "", "must be a mapping", ""),
+    ("a: 1\n---\nb: 2\n", 2, "", "more than one document", ""),
+    ("a: [1\n", 2, "", "not closed", ""),
+    ("a: b: c\n", 1, "", "a `:` where none can stand", ""),
+    ("gateway:\n\tport: 1\n", 2, "", "can't start with this character", ""),
+    ("a: @b\n", 1, "", "can't start with this character", "quotes"),
+    ("a: *b\n", 1, "", "without an anchor", ""),
+    ("a: 1\nb: \x07\n", 2, "", "does not allow", ""),
+    ('a: "\\q"\n', 1, "", "not YAML", ""),
+    ("a: 'x\n", 2, "", "never closed", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "key", "message", "hint"), MISTAKES)
+def test_a_mistake_names_its_line_its_key_and_a_way_out(
+    tmp_path: Path, text: str, line: int, key: str, message: str, hint: str
+) -> None:
+    found = problems_of(tmp_path, text)
+    matching = [
+        p
+        for p in found
+        if p.key == key and message in p.message and hint in p.hint and p.severity is Severity.ERROR
+    ]
+    assert matching, [p.render() for p in found]
+    assert matching[0].line == line
+    assert matching[0].render().startswith(f"{tmp_path / 'forebay.yaml'}:{line}: ")
+
+
+def test_all_mistakes_come_at_once_in_the_order_of_lines(tmp_path: Path) -> None:
+    found = problems_of(
+        tmp_path,
+        """version: 1
+gateway:
+  prot: 8080
+  port: "80"
+control: {port: 99999}
+engines:
+  e: {kind: llamacpp, model: none.gguf}
+models:
+  m:
+    endpoints: [chat/completions]
+    targets:
+      - url: https://h/v1
+        api_key: sk-literal
+      - {engine: nope}
+""",
+    )
+    errors = [(p.line, p.key) for p in found if p.severity is Severity.ERROR]
+    assert errors == [
+        (3, "gateway.prot"),
+        (4, "gateway.port"),
+        (5, "control.port"),
+        (7, "engines.e.model"),
+        (13, "models.m.targets[0].api_key"),
+        (14, "models.m.targets[1].engine"),
+    ]
+
+
+def test_load_raises_all_of_them(tmp_path: Path) -> None:
+    file = tmp_path / "forebay.yaml"
+    file.write_text("a: 1\nb: 2\n")
+    with pytest.raises(ConfigInvalid) as caught:
+        load_config(file, {})
+    assert [p.key for p in caught.value.problems] == ["a", "b"]
+    assert str(caught.value).count("\n") == 1
+
+
+WARNINGS = [
+    ("gateway: {host: 0.0.0.0}\n", "gateway.host", "open to the network"),
+    ("control: {host: '::'}\n", "control.host", "open to the network"),
+    ("models: {}\n", "models", "no models"),
+    (
+        "engines: {e: {kind: minilm}}\nmodels: {m: {endpoints: [embeddings], targets: [{url: 'https://h/v1'}]}}\n",
+        "engines.e",
+        "no model uses",
+    ),
+    (MODEL + "{url: 'http://h/v1', api_key: 'env:SET'}\n", "models.m.targets[0].url", "without encryption"),
+    (MODEL + "{url: 'https://h'}\n", "models.m.targets[0].url", "/v1"),
+]
+
+
+@pytest.mark.parametrize(("text", "key", "message"), WARNINGS)
+def test_what_is_unwise_is_a_warning_and_loads(tmp_path: Path, text: str, key: str, message: str) -> None:
+    found = problems_of(tmp_path, text, {"SET": "x"})
+    assert [(p.key, p.severity) for p in found] == [(key, Severity.WARNING)]
+    assert message in found[0].message
+    load_config(tmp_path / "forebay.yaml", {"SET": "x"})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.9.9.9"])
+def test_a_loopback_address_is_no_warning(tmp_path: Path, host: str) -> None:
+    assert problems_of(tmp_path, f"gateway: {{host: '{host}'}}\n") == ()
+
+
+@pytest.mark.parametrize("reference", ["env:NOT_SET", "file:not-there"])
+def test_a_secret_that_is_not_there_is_a_warning_to_a_check_and_a_mistake_at_start(
+    tmp_path: Path, reference: str
+) -> None:
+    found = problems_of(tmp_path, MODEL + f"{{url: 'https://h/v1', api_key: '{reference}'}}\n")
+    assert [(p.key, p.severity) for p in found] == [("models.m.targets[0].api_key", Severity.WARNING)]
+    file = tmp_path / "forebay.yaml"
+    with pytest.raises(ConfigInvalid):
+        load_config(file, {})
+    load_config(file, {}, secrets_needed=False)
+    (tmp_path / "not-there").touch()
+    load_config(file, {"NOT_SET": "now it is"})
+
+
+#: Generation takes its time where the cores are shared; nothing here depends on time.
+SLOW_BOX = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+PLACES = (
+    "models: {{m: {{endpoints: [embeddings], targets: [{{url: 'https://h/v1', api_key: {0}}}]}}}}",
+    "models: {{m: {{endpoints: [embeddings], targets: [{{url: {0}}}]}}}}",
+    "models: {{m: {{endpoints: [embeddings], targets: [{{url: 'https://h/v1', apikey: {0}}}]}}}}",
+    "models: {{m: {{endpoints: [embeddings], targets: [{{url: 'https://h/v1', tier: {0}}}]}}}}",
+    "gateway: {{port: {0}, host: {0}}}",
+    "engines: {{e: {{kind: {0}}}}}",
+    "version: {0}",
+)
+
+
+@SLOW_BOX
+@given(
+    secret=st.text("ABCDEFabcdef0123456789-_", min_size=12, max_size=40).map(lambda text: f"sk-{text}"),
+    place=st.sampled_from(PLACES),
+    around=st.sampled_from(["{}", "https://me:{}@host/v1", "env:{}", "https://h/v1?key={}"]),
+)
+def test_no_message_repeats_what_stood_in_the_file(secret: str, place: str, around: str) -> None:
+    text = place.format(f'"{around.format(secret)}"')
+    with pytest.raises(ConfigInvalid) as caught:
+        _check_text(text)
+    assert secret not in str(caught.value)
+
+
+def test_a_file_that_can_not_be_read_is_a_clear_mistake(tmp_path: Path) -> None:
+    for path, words in (
+        (tmp_path / "none.yaml", "no such file"),
+        (tmp_path, "is a folder"),
+        (Path("a\0b"), "can't be"),
+    ):
+        with pytest.raises(ConfigInvalid, match=words) as caught:
+            load_config(path, {})
+        assert len(caught.value.problems) == 1
+
+
+def test_size_depth_and_number_are_bounded(tmp_path: Path) -> None:
+    bomb = "a: &a [x]\n" + "".join(
+        f"b{i}: &b{i} [{', '.join([f'*{p}'] * 9)}]\n"
+        for i, p in enumerate(["a", *[f"b{i}" for i in range(12)]])
+    )
+    for text, words in (
+        ("#" * (FILE_MAX_BYTES + 1), "larger than"),
+        ("a: " + "[" * 60 + "]" * 60, "nested too deeply"),
+        ("[" * 100_000, "nested too deeply"),
+        (bomb, "values"),
+        ("a: &a [*a]", "nested too deeply"),
+        ("a: &a\n  <<: *a\n", "nested too deeply"),
+    ):
+        (problem,) = problems_of(tmp_path, text)
+        assert words in problem.message
+
+
+def _check_text(text: str | bytes) -> object:
+    """The whole way of a file's content, less the file."""
+    import tempfile
+
+    with tempfile.NamedTemporaryFile(suffix=".yaml") as file:
+        file.write(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+        file.flush()
+        return load_config(Path(file.name), {})
+
+
+def _refusal(text: str | bytes) -> tuple[ConfigProblem, ...]:
+    try:
+        _check_text(text)
+    except ConfigInvalid as error:
+        return error.problems
+    return ()
+
+
+@SLOW_BOX
+@given(st.binary(max_size=200))
+@example(b"%YAML 99999999999999999999999.1\n---\na")
+@example(b"%TAG ! \xc2\xa0\n---\na")
+@example(b'a: "\\U99999999"')
+@example(b"a: !!int x")
+@example(b"a: !!float ''\n")
+@example(b"a: !!int ''\n")
+@example(b"a: !!bool maybe")
+@example(b"a: !!timestamp x")
+@example(b"!!float a: 1")
+@example(b"a: 1" + b"0" * 5000)
+@example(b"a: 0b\n")
+@example(b"a: 1:" + b"59:" * 400 + b"1")
+@example(b"\xff\xfea\x00")
+@example(b"\xef\xbb\xbfversion: 1")
+@example(b"<<: 1")
+@example(b"<<: [1, {a: 2}]")
+@example(b"? !!null\n: 1")
+@example(b"a: %")
+@example(b"- - - ? !x")
+def test_any_bytes_load_or_are_refused(data: bytes) -> None:
+    assert all(problem.message for problem in _refusal(data))
+
+
+WORDS = st.sampled_from(
+    "version gateway port models engines targets engine url kind llamacpp m drain minilm endpoints api_key <<"
+    " timeouts data dir host model tls_ca tier".split()
+    + [""]
+)
+SCALARS = st.one_of(
+    WORDS,
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
+    st.just("env:X"),
+    st.just("\0"),
+)
+TREES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=25,
+)
+
+
+@SLOW_BOX
+@given(st.dictionaries(WORDS, TREES, max_size=5))
+def test_any_tree_of_values_loads_or_is_refused_at_lines_of_the_file(tree: dict[str, object]) -> None:
+    text = yaml.safe_dump(tree, allow_unicode=True, sort_keys=False)
+    count = text.count("\n") + 1
+    assert all(problem.line is None or 1 <= problem.line <= count for problem in _refusal(text))
+
+
+@SLOW_BOX
+@given(st.dictionaries(st.text(max_size=6), st.text(max_size=20) | st.integers() | st.booleans(), max_size=6))
+def test_values_are_read_as_yaml_reads_them(tree: dict[str, object]) -> None:
+    text = yaml.safe_dump(tree, allow_unicode=True)
+    assert parse_source(text.encode(), None).data == yaml.safe_load(text)
