@@ -1,1 +1,1 @@
-"""Where bytes rest."""
+"""Where rows rest: one database behind SQLAlchemy Core, and its numbered migrations."""
