@@ -1,0 +1,114 @@
+"""Compiles what the gateway's workers may know, and lays it on disk.
+
+`compile_snapshot` is pure: the same configuration, keys and addresses give the same bytes, in whatever order
+they come.  Secrets stay references.  `write_snapshot` replaces the file in one step, so a reader finds the
+old snapshot or the new one and nothing else; it never decides when a snapshot is due (`control` does).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from forebay.app.atomic_file import write_atomically
+from forebay.app.config import Config
+from forebay.app.config_model import GatewayConfig, ModelConfig, TargetConfig
+from forebay.core.keys import KeyEntry
+from forebay.core.routes import (
+    GatewayLimits,
+    Route,
+    RouteTable,
+    Snapshot,
+    Target,
+    Timeouts,
+    encode_snapshot,
+)
+
+
+def compile_snapshot(
+    config: Config, keys: Iterable[KeyEntry], engine_urls: Mapping[str, str], *, created_s: int = 0
+) -> Snapshot:
+    """All that a worker may know.
+
+    A target whose engine has no address is left out, and so is a model without any target left: such an
+    engine was added after the start (`find_missing_engines` names it).
+
+    Args:
+        config: a valid configuration.
+        keys: the live keys.
+        engine_urls: the base URL, `/v1` included, of each engine that was started on this machine.
+        created_s: Unix time that `GET /v1/models` gives as a model's birth.
+    """
+    routes = []
+    for model in sorted(config.models):
+        targets = tuple(_compile_targets(model, config.models[model], engine_urls))
+        if targets:
+            endpoints = tuple(dict.fromkeys(config.models[model].endpoints))
+            routes.append(Route(model=model, endpoints=endpoints, targets=targets, created_s=created_s))
+    return Snapshot(
+        table=RouteTable(routes=tuple(routes), attempts_max=config.gateway.attempts_max),
+        keys=tuple(sorted(keys, key=lambda key: key.id)),
+        limits=_compile_limits(config.gateway),
+    )
+
+
+def find_missing_engines(config: Config, engine_urls: Mapping[str, str]) -> tuple[str, ...]:
+    """Engines that a target names and that have no address."""
+    named = {
+        target.engine
+        for model in config.models.values()
+        for target in model.targets
+        if target.engine is not None
+    }
+    return tuple(sorted(named - set(engine_urls)))
+
+
+def _compile_targets(name: str, model: ModelConfig, engine_urls: Mapping[str, str]) -> Iterator[Target]:
+    """Ids read `MODEL@POOL`, and `MODEL@POOL#2` for the second in the same pool: a change to one target
+    gives no other target another name."""
+    seen: dict[str, int] = {}
+    for target in model.targets:
+        pool = target.chosen_pool
+        seen[pool] = seen.get(pool, 0) + 1
+        url = target.url if target.engine is None else engine_urls.get(target.engine)
+        if url is None:
+            continue
+        suffix = f"#{seen[pool]}" if seen[pool] > 1 else ""
+        yield _compile_target(f"{name}@{pool}{suffix}", name, target, url)
+
+
+def _compile_target(target_id: str, name: str, target: TargetConfig, url: str) -> Target:
+    timeouts = target.timeouts
+    return Target(
+        id=target_id,
+        pool=target.chosen_pool,
+        tier=target.chosen_tier,
+        url=url.rstrip("/"),
+        model=target.chosen_model(name),
+        api_key=target.api_key,
+        tls_ca=None if target.tls_ca is None else str(target.tls_ca),
+        connections_max=target.connections_max,
+        timeouts=Timeouts(
+            connect_s=timeouts.connect_s,
+            first_token_s=timeouts.first_token_s,
+            idle_s=timeouts.idle_s,
+            total_s=timeouts.total_s,
+        ),
+    )
+
+
+def _compile_limits(gateway: GatewayConfig) -> GatewayLimits:
+    return GatewayLimits(
+        body_max_bytes=gateway.body_max_bytes,
+        answer_max_bytes=gateway.answer_max_bytes,
+        memory_max_bytes=gateway.memory_max_bytes,
+        event_max_bytes=gateway.event_max_bytes,
+        record_backlog_max=gateway.record_backlog_max,
+    )
+
+
+def write_snapshot(path: Path, snapshot: Snapshot) -> None:
+    """Replaces the snapshot at `path`.  On any failure the old one stays.
+
+    Raises:
+        OSError: the disk is full or the folder can't be written.
+    """
+    write_atomically(path, encode_snapshot(snapshot))

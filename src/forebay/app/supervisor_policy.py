@@ -1,0 +1,80 @@
+"""What becomes of a supervised child: its states, the table of moves between them, and the backoff.
+
+Pure: no process, clock or log is touched here.  `supervisor` awaits the events and carries the moves out.
+"""
+
+import signal
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+
+class ChildState(StrEnum):
+    WAITING = "waiting"  #: for the children it needs
+    STARTING = "starting"  #: it runs, and its probe has not succeeded yet
+    READY = "ready"
+    BACKOFF = "backoff"  #: it ended by itself and is started again after a while
+    HUNG = "hung"  #: it took too long to get ready and was killed
+    STOPPING = "stopping"  #: it was asked to end
+    KILLING = "killing"  #: it did not end in time
+    STOPPED = "stopped"  #: it is gone for good
+
+
+class ChildEvent(StrEnum):
+    RELEASED = "released"  #: all that it needs has been ready once
+    PROBED = "probed"
+    EXITED = "exited"
+    OVERDUE = "overdue"  #: a deadline of the present state has passed
+    RESTART = "restart"  #: the backoff is over
+    STOP = "stop"
+
+
+S, E = ChildState, ChildEvent
+
+#: Every move.  A pair that is missing can't happen: the supervisor does not await that event in that state.
+MOVES: Final[dict[tuple[ChildState, ChildEvent], ChildState]] = {
+    (S.WAITING, E.RELEASED): S.STARTING,
+    (S.WAITING, E.STOP): S.STOPPED,
+    (S.STARTING, E.PROBED): S.READY,
+    (S.STARTING, E.EXITED): S.BACKOFF,
+    (S.STARTING, E.OVERDUE): S.HUNG,
+    (S.STARTING, E.STOP): S.STOPPING,
+    (S.READY, E.EXITED): S.BACKOFF,
+    (S.READY, E.STOP): S.STOPPING,
+    (S.HUNG, E.EXITED): S.BACKOFF,
+    (S.HUNG, E.STOP): S.KILLING,
+    (S.BACKOFF, E.RESTART): S.STARTING,
+    (S.BACKOFF, E.STOP): S.STOPPED,
+    (S.STOPPING, E.EXITED): S.STOPPED,
+    (S.STOPPING, E.OVERDUE): S.KILLING,
+    (S.KILLING, E.EXITED): S.STOPPED,
+    (S.KILLING, E.OVERDUE): S.STOPPED,  #: not even SIGKILL ended it: it hangs in the kernel
+}
+
+
+class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a child that ended by itself stays down.  Seconds."""
+
+    first_s: float = 0.2
+    longest_s: float = 10.0
+    stable_s: float = 30.0  #: ready for so long, the failures before it count no more
+
+    def compute_delay_s(self, failures: int) -> float:
+        """The pause after that many failures in a row, the first one being 1."""
+        doublings = min(max(failures - 1, 0), 30)
+        return min(self.longest_s, self.first_s * 2.0**doublings)
+
+    def count_failures(self, failures: int, ready_s: float | None) -> int:
+        """Failures in a row, with the one that just happened.  `ready_s` is None if it never got ready."""
+        return 1 if ready_s is not None and ready_s >= self.stable_s else failures + 1
+
+
+def describe_exit(code: int) -> str:
+    """Words for the return code of a process, negative where a signal ended it."""
+    if code >= 0:
+        return f"exited with {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
