@@ -6,8 +6,6 @@ import time
 class SystemClock:
     """`core.clock.Clock` over the operating system."""
 
-    def monotonic_ns(self) -> int:
-        return time.monotonic_ns()
-
-    def wall_ns(self) -> int:
-        return time.time_ns()
+    # The built-ins themselves: the hot path reads the clock several times a request.
+    monotonic_ns = staticmethod(time.monotonic_ns)
+    wall_ns = staticmethod(time.time_ns)

@@ -106,6 +106,11 @@ class BodyTooLarge(CallerError):
     code = "request_too_large"
 
 
+class RequestTimeout(CallerError):
+    status = 408
+    code = "request_timeout"
+
+
 class CallerLeft(CallerError):
     """The caller closed the connection.  Nobody reads the answer; 499 goes into the record."""
 
@@ -122,6 +127,10 @@ class TargetError(ForebayError):
     status = 502
     type = "upstream_error"
     code = "upstream_error"
+
+
+class UpstreamError(TargetError):
+    """The target said that it failed, in its own words."""
 
 
 class ConnectFailed(TargetError):

@@ -64,13 +64,17 @@ class RouteTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds a worker's memory.  Bytes, for each worker."""
+    """What bounds a worker.  For each worker."""
 
     body_max_bytes: int = 32 * 1024 * 1024
     answer_max_bytes: int = 64 * 1024 * 1024
     memory_max_bytes: int = 512 * 1024 * 1024  #: request bodies and answers in flight, all together
     event_max_bytes: int = 16 * 1024 * 1024  #: one server-sent event
     record_backlog_max: int = 10_000  #: records kept in memory while the disk refuses them
+    connections_max: int = 8192  #: open connections of callers; a change needs a restart
+    segment_max_bytes: int = 64 * 1024 * 1024  #: a ledger segment; a change needs a restart
+    drain_grace_s: float = 0.0  #: from "not ready" to "accepts no more"
+    drain_deadline_s: float = 30.0  #: for streams to finish
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

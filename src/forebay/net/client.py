@@ -133,6 +133,19 @@ class Origin:
         self._open.add(connection)
         return connection
 
+    def watch(self, connection: Connection, first_s: float | None, idle_s: float, total_at: float) -> None:
+        """Puts an exchange under its deadlines.
+
+        Args:
+            first_s: seconds to the first content, None where nobody else could answer.
+            idle_s: seconds between two reads.
+            total_at: the loop's time at which all is over.
+        """
+        connection.first_at = None if first_s is None else self._client.time + first_s + SWEEP_S
+        connection.idle_s = idle_s
+        connection.total_at = total_at
+        self._client.active.add(connection)
+
     def take_back(self, connection: Connection) -> None:
         self._client.active.discard(connection)
         if self._client.closing or len(self._idle) >= IDLE_CONNECTIONS_MAX:
@@ -176,20 +189,6 @@ class Client:
             origin = self._origins[address] = Origin(self, address, connections_max)
         origin.connections_max = connections_max
         return origin
-
-    def watch(self, connection: Connection, first_s: float | None, idle_s: float, total_at: float) -> None:
-        """Puts an exchange under its deadlines.
-
-        Args:
-            first_s: seconds to the first content, None where nobody else could answer.
-            idle_s: seconds between two reads.
-            total_at: the loop's time at which all is over.
-        """
-        now = self.time
-        connection.first_at = None if first_s is None else now + first_s + SWEEP_S
-        connection.idle_s = idle_s
-        connection.total_at = total_at
-        self.active.add(connection)
 
     def _sweep(self) -> None:
         self.time = now = self._loop.time()

@@ -9,7 +9,7 @@ by the error's class, whether the target can have seen the request.
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import httptools
@@ -56,8 +56,8 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_awaiting", "_bodyless_end", "_chunks", "_desync", "_drained", "_error", "_head_bytes", "_held",
         "_home", "_keep_alive", "_limit", "_parser", "_paused", "_transport", "_waiter", "busy", "complete",
-        "content_seen", "first_at", "headers", "idle_from", "idle_s", "last_at", "on_slow", "received",
-        "reused", "slow_at", "status", "total_at",
+        "content_seen", "first_at", "headers", "idle_from", "idle_s", "last_at", "received",
+        "reused", "status", "total_at",
     )  # fmt: skip
 
     def __init__(self, home: Home) -> None:
@@ -88,8 +88,6 @@ class Connection(asyncio.Protocol):
         self.total_at = 0.0
         self.idle_s = 0.0
         self.last_at: float | None = None
-        self.slow_at: float | None = None
-        self.on_slow: Callable[[], None] | None = None
 
     # --- one exchange ---------------------------------------------------------------------------------------
 
@@ -198,7 +196,6 @@ class Connection(asyncio.Protocol):
 
     def release(self) -> None:
         """Ends the exchange: back to the pool if the connection can serve again, closed otherwise."""
-        self.on_slow = None
         if not self.busy:
             return
         self.busy = False
@@ -218,7 +215,6 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Closes at once, which is how an upstream learns that nobody wants the rest."""
         self.busy = False
-        self.on_slow = None
         if self._transport is not None:
             self._transport.abort()
         self._home.forget(self)
@@ -239,10 +235,6 @@ class Connection(asyncio.Protocol):
             self.fail(FirstTokenTimeout("the target sent no content in time"))
         elif self.last_at is not None and not self._paused and now > self.last_at + self.idle_s:
             self.fail(IdleTimeout("the target fell silent in the middle of its answer"))
-        elif self.slow_at is not None and now > self.slow_at:
-            self.slow_at = None
-            if self.on_slow is not None:
-                self.on_slow()
 
     def is_stale(self) -> bool:
         """Whether the peer has closed, or sent what nobody asked for, while the connection lay idle."""

@@ -1,0 +1,32 @@
+"""Resolves a reference to a secret: `env:NAME` or `file:PATH`.  The value goes nowhere but to the caller."""
+
+import os
+from pathlib import Path
+
+SECRET_MAX_BYTES = 16 * 1024
+
+
+def read_secret(reference: str) -> str:
+    """The secret that a reference names.
+
+    Raises:
+        LookupError: it is not there, or cannot be a header's value; the reason holds no secret.
+    """
+    kind, _, name = reference.partition(":")
+    if kind == "env":
+        value = os.environ.get(name, "")
+        if not value:
+            raise LookupError(f"the environment variable {name} is not set")
+    elif kind == "file":
+        try:
+            with Path(name).open("rb") as file:
+                value = file.read(SECRET_MAX_BYTES).decode("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise LookupError(f"the file {name} can't be read: {error}") from None
+        if not value:
+            raise LookupError(f"the file {name} is empty")
+    else:
+        raise LookupError("a secret is given as `env:NAME` or `file:PATH`")
+    if not value.isascii() or any(ord(character) < 0x20 or ord(character) == 0x7F for character in value):
+        raise LookupError(f"{reference} holds characters that an HTTP header can't carry")
+    return value

@@ -1,0 +1,181 @@
+"""One gateway worker: wires the data plane together, serves, swaps snapshots, drains.
+
+Started as `python -m forebay.app.worker --run-dir DIR --index N --listen-fd FD`.  It reads the snapshot and
+nothing else of the control plane, so it starts and goes on without one.  It must never import what the data
+plane does not need (pydantic, SQLAlchemy, FastAPI).
+"""
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from forebay.app.clock import SystemClock
+from forebay.app.secret_refs import read_secret
+from forebay.core.errors import ConfigInvalid
+from forebay.core.routes import Snapshot, decode_snapshot
+from forebay.gateway.http import App
+from forebay.gateway.metrics import Cells, compute_layout, fold_dead_files
+from forebay.gateway.model import State, build_state
+from forebay.gateway.records import Recorder
+from forebay.gateway.rsgi import InheritedSocketServer
+from forebay.gateway.service import SWEEP_S, Service
+from forebay.ledger.segment import SegmentWriter
+from forebay.net.client import Client
+from forebay.providers import openai
+
+logger = logging.getLogger("forebay.worker")
+
+SNAPSHOT_EVERY = 2  #: sweeps between two looks at the snapshot file: 0.2 s
+LAST_WORDS_S = 1.0  #: after the drain deadline: time to send the last error events
+
+
+class SnapshotFile:
+    """The snapshot as the control plane last wrote it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+
+    def read(self) -> Snapshot:
+        """Raises OSError, or msgspec.MsgspecError for a file that is no snapshot."""
+        status = self._path.stat()
+        self._seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+        return decode_snapshot(self._path.read_bytes())
+
+    def has_changed(self) -> bool:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return False
+        return (status.st_ino, status.st_mtime_ns, status.st_size) != self._seen
+
+
+class Worker:
+    """The parts of one worker and their common life."""
+
+    def __init__(self, run_dir: Path, index: int, listen_fd: int) -> None:
+        self._metrics = run_dir / "metrics"
+        self._file = SnapshotFile(run_dir / "snapshot.msgpack")
+        self._index = index
+        self._cells_made = 0
+        self._clock = SystemClock()
+        self._client = Client(asyncio.get_running_loop())
+        fold_dead_files(self._metrics)
+        snapshot = self._file.read()
+        limits = snapshot.limits
+        writer = SegmentWriter(
+            run_dir.parent / "ledger", f"w{index}", limits.segment_max_bytes, clock=self._clock
+        )
+        self._recorder = Recorder(writer, limits.record_backlog_max)
+        self._service = Service(
+            self._build(snapshot, None),
+            dialect=openai,
+            recorder=self._recorder,
+            clock=self._clock,
+            worker=index,
+            id_prefix=f"{index}{secrets.token_hex(5)}",
+        )
+        self._app = App(self._service, openai, self._metrics)
+        self._server = InheritedSocketServer(self._app, listen_fd, limits.connections_max)
+        self._stopping = asyncio.Event()
+
+    def _build(self, snapshot: Snapshot, before: State | None) -> State:
+        layout = compute_layout(snapshot.table)
+        if before is not None and before.cells.layout == layout:
+            cells = before.cells
+        else:
+            self._cells_made += 1
+            cells = Cells(self._metrics, f"w{self._index}-{os.getpid()}-{self._cells_made}", layout)
+        return build_state(snapshot, client=self._client, cells=cells, read_secret=read_secret)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        async with asyncio.TaskGroup() as group:
+            sweeps = group.create_task(self._sweep_forever())
+            group.create_task(self._drain_when_asked())
+            await self._server.serve()
+            sweeps.cancel()
+        lost = self._recorder.close()
+        self._client.close()
+        if lost:
+            logger.error("%d records could not be written before the end", lost)
+
+    async def _sweep_forever(self) -> None:
+        rounds = 0
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            rounds += 1
+            self._service.sweep()
+            if rounds % SNAPSHOT_EVERY == 0 and self._file.has_changed():
+                self._swap()
+
+    def _swap(self) -> None:
+        """Takes the new snapshot; a file that is of no use leaves the old one in force."""
+        try:
+            snapshot = self._file.read()
+            self._service.state = self._build(snapshot, self._service.state)
+        except (OSError, msgspec.MsgspecError, ConfigInvalid) as error:
+            logger.error("the new snapshot is of no use, the old one stays: %s", error)
+            return
+        self._recorder.backlog_max = snapshot.limits.record_backlog_max
+
+    async def _drain_when_asked(self) -> None:
+        await self._stopping.wait()
+        limits = self._service.state.snapshot.limits
+        self._app.ready = False
+        await asyncio.sleep(limits.drain_grace_s)
+        self._server.stop_accepting()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limits.drain_deadline_s
+        while self._service.active and loop.time() < deadline:  # noqa: ASYNC110 - an event costs each request
+            await asyncio.sleep(SWEEP_S / 2)
+        if self._service.cut_all():
+            await asyncio.sleep(LAST_WORDS_S)
+        # Callers that keep an idle connection open must not keep us.
+        await asyncio.sleep(SWEEP_S)
+        if self._recorder.close():
+            logger.error("records could not be written before the end")
+        sys.stderr.flush()
+        os._exit(0)
+
+
+async def _main(make: Callable[[], Worker]) -> None:
+    worker = make()
+    # Everything made so far stays: the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    await worker.run()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="forebay.app.worker", description=__doc__)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--index", type=int, required=True)
+    parser.add_argument("--listen-fd", type=int, required=True)
+    args = parser.parse_args()
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
+    )
+    try:
+        uvloop.run(_main(lambda: Worker(args.run_dir, args.index, args.listen_fd)))
+    except (OSError, msgspec.MsgspecError, ConfigInvalid) as error:
+        print(f"worker {args.index} can't start: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""The gateway's routes on the wire: which path means what, and every answer that needs no target.
+
+It parses nothing of a request's body; `service` does.  Every error leaves here in the caller's dialect.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from forebay.core.errors import (
+    ForebayError,
+    MethodNotAllowed,
+    ModelNotFound,
+    UnknownPath,
+)
+from forebay.core.routes import Endpoint
+from forebay.gateway.metrics import render_metrics
+from forebay.gateway.model import Dialect, KeyState
+from forebay.gateway.service import Service
+
+INFERENCE = {f"/v1/{endpoint.value}": endpoint for endpoint in Endpoint}
+MODELS = "/v1/models"
+_JSON = [("content-type", "application/json")]
+_TEXT = [("content-type", "text/plain; charset=utf-8")]
+_METRICS = [("content-type", "text/plain; version=0.0.4; charset=utf-8")]
+_KNOWN = frozenset({*INFERENCE, MODELS, "/healthz", "/readyz", "/metrics"})
+
+
+class App:
+    """The RSGI application of one worker.
+
+    Args:
+        metrics_folder: where all workers keep their counters.
+    """
+
+    def __init__(self, service: Service, dialect: Dialect, metrics_folder: Path) -> None:
+        self.service = service
+        self.ready = True
+        self._dialect = dialect
+        self._metrics_folder = metrics_folder
+
+    async def __rsgi__(self, scope: Any, proto: Any) -> None:
+        path = scope.path
+        endpoint = INFERENCE.get(path)
+        if endpoint is not None and scope.method == "POST":
+            await self.service.infer(scope, proto, endpoint)
+            return
+        try:
+            await self._serve_other(scope, proto, path)
+        except ForebayError as error:
+            headers = list(_JSON)
+            if error.status == 401:
+                headers.append(("www-authenticate", "Bearer"))
+            if isinstance(error, MethodNotAllowed):
+                headers.append(("allow", "POST" if path in INFERENCE else "GET"))
+            proto.response_bytes(error.status, headers, self._dialect.encode_error(error))
+
+    async def _serve_other(self, scope: Any, proto: Any, path: str) -> None:
+        method = scope.method
+        known = path in _KNOWN or path.startswith(f"{MODELS}/")
+        if not known:
+            self.service.state.cells.count_refusal("unknown_url")
+            served = ", ".join(sorted(_KNOWN))
+            raise UnknownPath(f"unknown URL: {method} {path[:200]}; this gateway serves {served}")
+        if path in INFERENCE or method not in ("GET", "HEAD"):
+            self.service.state.cells.count_refusal("method_not_allowed")
+            raise MethodNotAllowed(f"{path} takes {'POST' if path in INFERENCE else 'GET'}, not {method}")
+        if path == "/healthz":
+            proto.response_bytes(200, _TEXT, b"ok\n")
+        elif path == "/readyz":
+            proto.response_bytes(200 if self.ready else 503, _TEXT, b"ok\n" if self.ready else b"draining\n")
+        elif path == "/metrics":
+            # Rendering takes milliseconds; other requests go on meanwhile.
+            loop = asyncio.get_running_loop()
+            body = await loop.run_in_executor(None, render_metrics, self._metrics_folder)
+            proto.response_bytes(200, _METRICS, body)
+        else:
+            self._serve_models(proto, path, self.service.authenticate(scope.headers))
+
+    def _serve_models(self, proto: Any, path: str, key: KeyState) -> None:
+        routes = self.service.state.routes
+        if path == MODELS:
+            names = [name for name in routes if name in key.allowed]
+            models = [(name, routes[name].route.created_s, routes[name].route.owned_by) for name in names]
+            body = self._dialect.encode_model_list(models)
+        else:
+            name = unquote(path[len(MODELS) + 1 :])
+            if name not in key.allowed:
+                raise ModelNotFound(f"the model `{name[:200]}` does not exist, or this key may not call it")
+            route = routes[name].route
+            body = self._dialect.encode_model(name, route.created_s, route.owned_by)
+        proto.response_bytes(200, _JSON, body)

@@ -1,0 +1,334 @@
+"""Counters of one worker, kept where every worker can sum them: one mapped file each, one cell a series.
+
+Labels come from configuration alone, so every series is known before the first request, and counting is one
+addition to a memory cell.  A file outlives its worker: what a killed worker had counted stays counted.  The
+exposition is prometheus-client's.
+"""
+
+import fcntl
+import mmap
+import os
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from forebay.core.events import Finished, Tokens
+from forebay.core.routes import RouteTable
+
+MAGIC = b"FBCELLS1"
+DURATION_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+OVERHEAD_S = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5)
+STATUS_CLASSES = ("2xx", "4xx", "499", "5xx")
+TOKEN_CLASSES = ("input", "input_cached", "input_audio", "output", "output_reasoning", "output_audio")
+
+
+class Series(msgspec.Struct, frozen=True, array_like=True):
+    """One labelled series and its cells: one, or for a histogram one a bucket, one for the rest, the sum."""
+
+    family: str
+    labels: tuple[str, ...]
+    offset: int
+
+
+class Family(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    kind: str  #: counter, gauge or histogram
+    help: str
+    labels: tuple[str, ...]
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def width(self) -> int:
+        return len(self.buckets) + 2 if self.kind == "histogram" else 1
+
+
+class Layout(msgspec.Struct, frozen=True, array_like=True):
+    """Every series of a route table, and where its cells are."""
+
+    families: tuple[Family, ...]
+    series: tuple[Series, ...]
+    size: int
+
+    def index(self) -> dict[tuple[str, ...], int]:
+        return {(entry.family, *entry.labels): entry.offset for entry in self.series}
+
+
+FAMILIES = (
+    Family("forebay_requests", "counter", "Requests by status class.", ("model", "endpoint", "status")),
+    Family(
+        "forebay_request_duration_seconds",
+        "histogram",
+        "From the request's head to the last byte handed over.",
+        ("model", "endpoint"),
+        DURATION_S,
+    ),
+    Family(
+        "forebay_time_to_first_token_seconds",
+        "histogram",
+        "From the request's head to the first content of a stream.",
+        ("model", "endpoint"),
+        DURATION_S,
+    ),
+    Family("forebay_tokens", "counter", "Tokens by disjoint class.", ("model", "endpoint", "type")),
+    Family(
+        "forebay_overhead_seconds",
+        "histogram",
+        "The gateway's own time in a request: duration less the waiting for target and caller.",
+        (),
+        OVERHEAD_S,
+    ),
+    Family("forebay_attempts", "counter", "Attempts at a target by result.", ("target", "result")),
+    Family("forebay_refused", "counter", "Requests refused before a key was known.", ("reason",)),
+    Family("forebay_requests_in_flight", "gauge", "Requests being served.", ()),
+    Family("forebay_records_waiting", "gauge", "Records kept in memory while the disk refuses them.", ()),
+    Family("forebay_internal_errors", "counter", "Errors in the gateway itself.", ()),
+)
+REFUSALS = ("unauthenticated", "unknown_url", "method_not_allowed")
+
+
+def compute_layout(table: RouteTable) -> Layout:
+    """The layout for a table's models and targets, and for requests that name no known model."""
+    pairs = [(route.model, endpoint.value) for route in table.routes for endpoint in route.endpoints]
+    pairs.append(("", ""))
+    targets = sorted({target.id for route in table.routes for target in route.targets})
+    rows: dict[str, list[tuple[str, ...]]] = {
+        "forebay_requests": [(*pair, status) for pair in pairs for status in STATUS_CLASSES],
+        "forebay_request_duration_seconds": list(pairs),
+        "forebay_time_to_first_token_seconds": list(pairs),
+        "forebay_tokens": [(*pair, token_class) for pair in pairs for token_class in TOKEN_CLASSES],
+        "forebay_attempts": [(target, result) for target in targets for result in ("ok", "failed")],
+        "forebay_refused": [(reason,) for reason in REFUSALS],
+    }
+    series: list[Series] = []
+    offset = 0
+    for family in FAMILIES:
+        for labels in rows.get(family.name, [()]):
+            series.append(Series(family.name, labels, offset))
+            offset += family.width
+    return Layout(FAMILIES, tuple(series), offset)
+
+
+class EndpointCells(msgspec.Struct, frozen=True):
+    """Where the cells of one model and endpoint begin."""
+
+    requests: int
+    duration: int
+    first_token: int
+    tokens: int
+
+
+class Cells:
+    """The cells of one worker under one layout.
+
+    Args:
+        folder: where all workers of this machine keep theirs.
+        name: unique among the files ever made there, e.g. worker, process id and layout.
+    """
+
+    def __init__(self, folder: Path, name: str, layout: Layout) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.layout = layout
+        self._index = layout.index()
+        header = msgspec.json.encode(layout)
+        start = _cells_start(len(header))
+        self._file = open(folder / f"{name}.cells", "w+b", buffering=0)  # noqa: SIM115 - lives with us
+        # The lock says "alive"; the kernel takes it back however the process ends.
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Reserved, not sparse: a full disk must show here, not as a signal at the first count.
+        os.posix_fallocate(self._file.fileno(), 0, start + 8 * layout.size)
+        self._map = mmap.mmap(self._file.fileno(), start + 8 * layout.size)
+        self._map[: len(MAGIC) + 4 + len(header)] = MAGIC + struct.pack("<I", len(header)) + header
+        self.cells = memoryview(self._map)[start:].cast("d")
+        self.in_flight = self._index[("forebay_requests_in_flight",)]
+        self.records_waiting = self._index[("forebay_records_waiting",)]
+        self.internal_errors = self._index[("forebay_internal_errors",)]
+        self._overhead = self._index[("forebay_overhead_seconds",)]
+
+    def endpoint(self, model: str, endpoint: str) -> EndpointCells:
+        index = self._index
+        return EndpointCells(
+            index[("forebay_requests", model, endpoint, STATUS_CLASSES[0])],
+            index[("forebay_request_duration_seconds", model, endpoint)],
+            index[("forebay_time_to_first_token_seconds", model, endpoint)],
+            index[("forebay_tokens", model, endpoint, TOKEN_CLASSES[0])],
+        )
+
+    def attempts(self, target: str) -> tuple[int, int]:
+        """The cells of a target's good and failed attempts."""
+        index = self._index
+        return index[("forebay_attempts", target, "ok")], index[("forebay_attempts", target, "failed")]
+
+    def count_refusal(self, reason: str) -> None:
+        self.cells[self._index[("forebay_refused", reason)]] += 1
+
+    def count_finished(self, at: EndpointCells, record: Finished) -> None:
+        """Counts one record."""
+        cells = self.cells
+        status = record.status
+        kind = 0 if status < 400 else 2 if status == 499 else 1 if status < 500 else 3
+        cells[at.requests + kind] += 1
+        self._observe(at.duration, DURATION_S, record.duration_ns * 1e-9)
+        if record.first_token_ns is not None:
+            self._observe(at.first_token, DURATION_S, record.first_token_ns * 1e-9)
+        if record.overhead_ns is not None:
+            self._observe(self._overhead, OVERHEAD_S, record.overhead_ns * 1e-9)
+        tokens = record.tokens
+        if tokens.input:
+            cells[at.tokens] += tokens.input
+        if tokens.output:
+            cells[at.tokens + 3] += tokens.output
+        if tokens.input_cached or tokens.output_reasoning or tokens.input_audio or tokens.output_audio:
+            self._count_details(at.tokens, tokens)
+
+    def _count_details(self, at: int, tokens: Tokens) -> None:
+        self.cells[at + 1] += tokens.input_cached or 0
+        self.cells[at + 2] += tokens.input_audio or 0
+        self.cells[at + 4] += tokens.output_reasoning or 0
+        self.cells[at + 5] += tokens.output_audio or 0
+
+    def _observe(self, at: int, buckets: tuple[float, ...], value: float) -> None:
+        cells = self.cells
+        cells[at + bisect_left(buckets, value)] += 1
+        cells[at + len(buckets) + 1] += value
+
+    def close(self) -> None:
+        self.cells.release()
+        self._map.close()
+        self._file.close()
+
+
+def _cells_start(header_bytes: int) -> int:
+    return -(-(len(MAGIC) + 4 + header_bytes) // 8) * 8
+
+
+class _File(msgspec.Struct):
+    path: Path
+    header: bytes
+    values: list[float]
+    alive: bool
+
+
+def _read(path: Path) -> _File | None:
+    """One worker's file; None when it is gone or not whole yet."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        data = os.pread(fd, os.fstat(fd).st_size, 0)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            alive = False
+        except BlockingIOError:
+            alive = True
+    finally:
+        os.close(fd)
+    if data[: len(MAGIC)] != MAGIC:
+        return None
+    (size,) = struct.unpack_from("<I", data, len(MAGIC))
+    start = _cells_start(size)
+    values = memoryview(data)[start : start + (len(data) - start) // 8 * 8].cast("d")
+    return _File(path, data[len(MAGIC) + 4 : len(MAGIC) + 4 + size], list(map(float, values)), alive)
+
+
+@contextmanager
+def _folder_lock(folder: Path, kind: int) -> Iterator[None]:
+    fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, kind)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _read_all(folder: Path) -> list[_File]:
+    found = (_read(path) for path in sorted(folder.glob("*.cells")))
+    return [entry for entry in found if entry is not None]
+
+
+def fold_dead_files(folder: Path) -> None:
+    """Sums the files of dead workers that share a layout into one, so that restarts pile up nothing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with _folder_lock(folder, fcntl.LOCK_EX):
+        groups: dict[bytes, list[_File]] = {}
+        for entry in _read_all(folder):
+            if not entry.alive:
+                groups.setdefault(entry.header, []).append(entry)
+        for header, files in groups.items():
+            if len(files) < 2:
+                continue
+            sums = [sum(column) for column in zip(*(entry.values for entry in files), strict=False)]
+            _rewrite(files[0].path, header, sums)
+            for entry in files[1:]:
+                entry.path.unlink(missing_ok=True)
+
+
+def _rewrite(path: Path, header: bytes, sums: list[float]) -> None:
+    prefix = MAGIC + struct.pack("<I", len(header)) + header
+    data = prefix.ljust(_cells_start(len(header)), b"\0") + struct.pack(f"={len(sums)}d", *sums)
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+class _Collector:
+    """All workers' cells as Prometheus families."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterable[Metric]:
+        with _folder_lock(self._folder, fcntl.LOCK_SH):
+            files = _read_all(self._folder)
+        families: dict[str, Family] = {}
+        sums: dict[tuple[str, tuple[str, ...]], list[float]] = {}
+        for entry in files:
+            layout = msgspec.json.decode(entry.header, type=Layout)
+            families |= {family.name: family for family in layout.families}
+            for series in layout.series:
+                family = families[series.family]
+                if family.kind == "gauge" and not entry.alive:
+                    continue
+                values = entry.values[series.offset : series.offset + family.width]
+                known = sums.get((series.family, series.labels))
+                sums[(series.family, series.labels)] = (
+                    values if known is None else [a + b for a, b in zip(known, values, strict=True)]
+                )
+        for name, family in families.items():
+            rows = [(labels, values) for (owner, labels), values in sums.items() if owner == name]
+            yield _to_metric(family, rows)
+
+
+def _to_metric(family: Family, rows: list[tuple[tuple[str, ...], list[float]]]) -> Metric:
+    if family.kind == "histogram":
+        histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+        for labels, values in rows:
+            total, buckets = 0.0, []
+            for bound, count in zip((*map(str, family.buckets), "+Inf"), values, strict=False):
+                total += count
+                buckets.append((bound, total))
+            histogram.add_metric(labels, buckets, values[-1])
+        return histogram
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = kind(family.name, family.help, labels=family.labels)
+    for labels, values in rows:
+        metric.add_metric(labels, values[0])
+    return metric
+
+
+def render_metrics(folder: Path) -> bytes:
+    """The text exposition, all workers summed.  Takes milliseconds: call it off the event loop."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(folder))
+    return generate_latest(registry)

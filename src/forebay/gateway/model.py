@@ -1,0 +1,214 @@
+"""The nouns of the data plane: a compiled snapshot, and one request on its way.
+
+A `State` is immutable once built; a request keeps the one that it started with until it ends.  Nothing here
+does I/O but through what it is handed.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from forebay.core.errors import ConfigInvalid, ForebayError, UpstreamCredentials
+from forebay.core.events import Tokens, UsageSource
+from forebay.core.keys import KeyEntry
+from forebay.core.routes import Endpoint, Route, Snapshot, Target
+from forebay.gateway.metrics import Cells, EndpointCells
+from forebay.net.client import Client, Origin, parse_address
+from forebay.net.connection import Connection
+
+
+class RequestView(Protocol):
+    """What policy reads of a request."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def stream(self) -> bool | None: ...
+    @property
+    def wants_usage(self) -> bool: ...
+
+
+class Meter(Protocol):
+    """Reads a stream while its bytes flow on; `forebay.providers.openai_stream.StreamMeter` explains it."""
+
+    content_seen: bool
+    tokens: Tokens | None
+    error: bytes | None
+
+    @property
+    def content_events(self) -> int: ...
+    @property
+    def ended_well(self) -> bool: ...
+    def feed(self, data: bytes) -> bytes: ...
+    def finish(self) -> bytes: ...
+
+
+class Dialect(Protocol):
+    """What the gateway needs of a dialect; the module `forebay.providers.openai` is one."""
+
+    def read_request(self, body: bytes) -> RequestView: ...
+    def encode_request(self, body: bytes, view: Any, endpoint: Endpoint, target_model: str) -> bytes: ...
+    def read_answer(self, body: bytes) -> Tokens | None: ...
+    def estimate_tokens(self, request_bytes: int, events_seen: int) -> Tokens: ...
+    def new_meter(self, *, hide_usage: bool, event_max_bytes: int) -> Meter: ...
+    def read_error(self, body: bytes) -> bytes | None: ...
+    def encode_error(self, error: ForebayError) -> bytes: ...
+    def encode_error_event(self, error: ForebayError) -> bytes: ...
+    def encode_model_list(self, models: list[tuple[str, int, str]]) -> bytes: ...
+    def encode_model(self, name: str, created_s: int, owned_by: str) -> bytes: ...
+
+
+ReadSecret = Callable[[str], str]  #: resolves `env:NAME` or `file:PATH`; raises LookupError with a reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetState:
+    """A target, ready to be sent to."""
+
+    target: Target
+    origin: Origin
+    heads: Mapping[Endpoint, bytes]  #: the head of a request, up to what differs between requests
+    secret: bytes
+    problem: UpstreamCredentials | None  #: why it cannot be sent to
+    cell_ok: int
+    cell_failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteState:
+    route: Route
+    targets: tuple[TargetState, ...]
+    cells: Mapping[Endpoint, EndpointCells]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyState:
+    entry: KeyEntry
+    allowed: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A compiled snapshot."""
+
+    snapshot: Snapshot
+    table_hash: str
+    routes: Mapping[str, RouteState]
+    keys: Mapping[bytes, KeyState]
+    cells: Cells
+    unknown: EndpointCells  #: for requests that name no known model
+
+
+def build_state(snapshot: Snapshot, *, client: Client, cells: Cells, read_secret: ReadSecret) -> State:
+    """Compiles a snapshot.  Pools of addresses that stay are kept.
+
+    Raises:
+        ConfigInvalid: a target's URL or authority file is of no use.
+    """
+    names = [route.model for route in snapshot.table.routes]
+    targets: dict[str, TargetState] = {}
+    routes: dict[str, RouteState] = {}
+    for route in snapshot.table.routes:
+        for target in route.targets:
+            if target.id not in targets:
+                targets[target.id] = _build_target(target, client, cells, read_secret)
+        routes[route.model] = RouteState(
+            route=route,
+            targets=tuple(targets[target.id] for target in route.targets),
+            cells={endpoint: cells.endpoint(route.model, endpoint.value) for endpoint in route.endpoints},
+        )
+    return State(
+        snapshot=snapshot,
+        table_hash=snapshot.table.compute_hash(),
+        routes=routes,
+        keys={
+            entry.digest: KeyState(entry=entry, allowed=frozenset(filter(entry.allows, names)))
+            for entry in snapshot.keys
+        },
+        cells=cells,
+        unknown=cells.endpoint("", ""),
+    )
+
+
+def _build_target(target: Target, client: Client, cells: Cells, read_secret: ReadSecret) -> TargetState:
+    try:
+        address, path = parse_address(target.url, target.tls_ca)
+        origin = client.origin(address, target.connections_max)
+    except (ValueError, OSError) as error:
+        raise ConfigInvalid(f"target {target.id}: {error}") from None
+    secret, problem = "", None
+    if target.api_key is not None:
+        try:
+            secret = read_secret(target.api_key)
+        except LookupError as error:
+            problem = UpstreamCredentials(f"the credentials of target {target.id} are missing: {error}")
+    cell_ok, cell_failed = cells.attempts(target.id)
+    return TargetState(
+        target=target,
+        origin=origin,
+        heads={
+            endpoint: build_head(address.authority, f"{path}/{endpoint.value}", secret)
+            for endpoint in Endpoint
+        },
+        secret=secret.encode(),
+        problem=problem,
+        cell_ok=cell_ok,
+        cell_failed=cell_failed,
+    )
+
+
+def build_head(authority: str, path: str, secret: str) -> bytes:
+    """The head of a request to a target, without its length, its id and its end.
+
+    It is written here from nothing: what a caller sent reaches a target only if it is put here by name.
+    """
+    lines = [
+        f"POST {path} HTTP/1.1",
+        f"host: {authority}",
+        "content-type: application/json",
+        "accept: application/json, text/event-stream",
+        "user-agent: forebay",
+    ]
+    if secret:
+        lines.append(f"authorization: Bearer {secret}")
+    return ("\r\n".join(lines) + "\r\n").encode("latin-1")
+
+
+class Exchange:
+    """One request, from its head's arrival to its record."""
+
+    __slots__ = (
+        "answer_bytes", "at_ns", "attempts", "body_bytes", "cells", "connection", "deadline", "endpoint",
+        "first_token_ns", "id", "key", "left", "model", "proto", "reading", "recorded", "route", "sent",
+        "started_ns", "state", "stream", "target", "task", "tokens", "usage_source", "waited_ns", "watcher",
+    )  # fmt: skip
+
+    def __init__(self, state: State, request_id: str, proto: Any, started_ns: int, at_ns: int) -> None:
+        self.state = state
+        self.id = request_id
+        self.proto = proto
+        self.started_ns = started_ns
+        self.at_ns = at_ns
+        self.waited_ns = 0
+        self.deadline = 0.0  #: loop time, once a route is known
+        self.endpoint: Endpoint | None = None
+        self.key: KeyEntry | None = None
+        self.model = ""
+        self.route: RouteState | None = None
+        self.cells = state.unknown
+        self.target: Target | None = None
+        self.connection: Connection | None = None
+        self.stream = False
+        self.attempts = 0
+        self.tokens: Tokens | None = None
+        self.usage_source = UsageSource.NONE
+        self.first_token_ns: int | None = None
+        self.body_bytes = 0
+        self.answer_bytes = 0
+        self.sent = False  #: a target may have worked on it
+        self.left = False  #: the caller has gone
+        self.reading = True  #: the body is still coming
+        self.recorded = False
+        self.task: asyncio.Task[Any] | None = None
+        self.watcher: asyncio.Task[None] | None = None

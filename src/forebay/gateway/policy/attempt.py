@@ -1,0 +1,61 @@
+"""Decides what comes after an attempt: send to the next target, send here again, or give up.  Pure.
+
+One owner of retries: nothing else in the gateway sends a request a second time.  Once content has gone out
+to the caller, nothing is sent again.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from forebay.core.errors import Next, TargetError
+
+
+class Step(Enum):
+    """What to do next."""
+
+    SAME = "same"  #: the same target, over a fresh connection
+    NEXT = "next"  #: the next target of the plan
+    STOP = "stop"  #: give the caller what we have
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempts:
+    """How far a request has come.
+
+    Attributes:
+        made: attempts begun.
+        limit: the most that may be begun.
+        targets_left: targets of the plan that have not been tried.
+        content_sent: whether the caller has seen content.
+        resent: whether the current target has been tried twice already.
+    """
+
+    made: int
+    limit: int
+    targets_left: int
+    content_sent: bool = False
+    resent: bool = False
+
+
+#: Statuses of a target that another one may do better on.  Every other answer goes to the caller.
+ELSEWHERE_STATUSES = frozenset({401, 403, 408, 429, 500, 502, 503, 504, 529})
+
+
+def choose_after_error(attempts: Attempts, error: TargetError) -> Step:
+    """The step after an attempt that ended without an answer."""
+    if attempts.content_sent or error.next is Next.STOP:
+        return Step.STOP
+    if error.next is Next.RETRY_HERE and not attempts.resent:
+        return Step.SAME  # the target never saw the request, so this counts against nothing
+    if attempts.targets_left > 0 and attempts.made < attempts.limit:
+        return Step.NEXT
+    return Step.STOP
+
+
+def choose_after_status(attempts: Attempts, status: int) -> Step:
+    """The step after an answer with an error status."""
+    if attempts.content_sent or status not in ELSEWHERE_STATUSES:
+        return Step.STOP
+    if attempts.targets_left > 0 and attempts.made < attempts.limit:
+        return Step.NEXT
+    return Step.STOP

@@ -1,0 +1,266 @@
+"""Moves an answer from a target to its caller: whole, or as a stream with backpressure.
+
+It reads what passes by through the dialect's meter and copies nothing that it need not.  Only headers on the
+allow-list cross; a target's credentials never do, wherever the target may have put them.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from forebay.core.clock import Clock
+from forebay.core.errors import (
+    CallerLeft,
+    ForebayError,
+    TargetError,
+    UpstreamCredentials,
+    UpstreamError,
+    UpstreamRedirect,
+    UpstreamTruncated,
+)
+from forebay.core.events import UsageSource
+from forebay.gateway.model import Dialect, Exchange, Meter
+from forebay.gateway.policy.attempt import Attempts
+from forebay.gateway.rsgi import ProtocolClosed
+from forebay.net.connection import Connection
+
+ERROR_TEXT_MAX = 1000  #: characters of a target's own words that are passed on when they are no JSON
+_JSON = b"application/json"
+_STREAM_TYPE = b"text/event-stream"
+_DEFAULT_STATUS = 502
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A whole answer of a target."""
+
+    status: int
+    content_type: bytes
+    body: bytes
+    retry_after: bytes = b""
+    error_code: str = ""
+
+
+class _ErrorCode(msgspec.Struct):
+    code: msgspec.Raw | None = None
+
+
+FinishStream = Callable[[Exchange, ForebayError | None], None]
+
+
+class Relay:
+    """See the module."""
+
+    def __init__(self, dialect: Dialect, clock: Clock) -> None:
+        self._dialect = dialect
+        self._monotonic_ns = clock.monotonic_ns
+
+    async def whole(self, exchange: Exchange, connection: Connection) -> Answer:
+        """Waits for the whole answer.
+
+        Raises:
+            TargetError: it did not come.
+            CallerLeft: nobody waits for it any more.
+        """
+        begun = self._monotonic_ns()
+        body = await connection.all()
+        exchange.waited_ns += self._monotonic_ns() - begun
+        return Answer(
+            connection.status,
+            connection.header(b"content-type"),
+            body,
+            connection.header(b"retry-after") if connection.status >= 400 else b"",
+        )
+
+    async def stream(
+        self,
+        exchange: Exchange,
+        connection: Connection,
+        meter: Meter,
+        attempts: Attempts,
+        finish: FinishStream,
+    ) -> Answer | None:
+        """Hands a stream on; None when the caller has had all of it.
+
+        Before the first content an answer that is an error, or no stream, is returned instead.
+
+        Raises:
+            TargetError: the attempt failed before any content went out.
+            CallerLeft: the caller left.
+        """
+        begun = self._monotonic_ns()
+        data = await connection.some()
+        exchange.waited_ns += self._monotonic_ns() - begun
+        if connection.status != 200 or not connection.header(b"content-type").startswith(_STREAM_TYPE):
+            rest = await self.whole(exchange, connection)
+            return msgspec.structs.replace(rest, body=data + rest.body) if data else rest
+        transport: Any = None
+        try:
+            while True:
+                ended = connection.complete
+                out = meter.feed(data) if data else b""
+                if ended:
+                    out += meter.finish()
+                if transport is None and (meter.content_seen or ended or meter.error):
+                    early = self._read_early_end(meter)
+                    if early is not None:
+                        return early
+                    transport = self._begin_stream(exchange, connection, meter, attempts)
+                if ended:
+                    break
+                if out and transport is not None:
+                    exchange.answer_bytes += len(out)
+                    begun = self._monotonic_ns()
+                    await transport.send_bytes(out)
+                    exchange.waited_ns += self._monotonic_ns() - begun
+                begun = self._monotonic_ns()
+                data = await connection.some()
+                exchange.waited_ns += self._monotonic_ns() - begun
+        except ProtocolClosed:
+            raise self._leave(exchange, meter) from None
+        except CallerLeft:
+            raise self._leave(exchange, meter) from None
+        except ForebayError as error:
+            if transport is None:
+                raise
+            await self._end_broken(exchange, transport, meter, finish, error)
+            return None
+        await self._end_stream(exchange, transport, meter, finish, out)
+        return None
+
+    def _begin_stream(
+        self, exchange: Exchange, connection: Connection, meter: Meter, attempts: Attempts
+    ) -> Any:
+        connection.content_seen = True
+        attempts.content_sent = True
+        if meter.content_seen:
+            exchange.first_token_ns = self._monotonic_ns() - exchange.started_ns
+        headers = [
+            ("content-type", connection.header(b"content-type").decode("latin-1")),
+            ("cache-control", "no-cache"),
+            ("x-accel-buffering", "no"),
+            *_build_own_headers(exchange),
+        ]
+        return exchange.proto.response_stream(200, headers)
+
+    def _read_early_end(self, meter: Meter) -> Answer | None:
+        """An error that came as the first event, as the answer with a status that it should have been.
+
+        Raises:
+            UpstreamTruncated: the stream was over before anything was said.
+        """
+        if meter.error is not None:
+            status = _read_status(meter.error)
+            return Answer(status, _JSON, b'{"error":' + meter.error + b"}")
+        if not meter.content_seen and not meter.ended_well:
+            raise UpstreamTruncated("the target's stream ended before any content came")
+        return None
+
+    async def _end_stream(
+        self, exchange: Exchange, transport: Any, meter: Meter, finish: FinishStream, out: bytes
+    ) -> None:
+        self._settle(exchange, meter)
+        error: ForebayError | None = None
+        if meter.error is not None:
+            error = UpstreamError("the target ended its stream with an error")
+        elif not meter.ended_well:
+            error = UpstreamTruncated("the target's stream ended in the middle")
+            out += self._dialect.encode_error_event(error)
+        exchange.answer_bytes += len(out)
+        finish(exchange, error)
+        if out:
+            await _send_last(transport, out)
+
+    async def _end_broken(
+        self,
+        exchange: Exchange,
+        transport: Any,
+        meter: Meter,
+        finish: FinishStream,
+        error: ForebayError,
+    ) -> None:
+        """An error in a stream that has begun: told as an event, and no end that looks good."""
+        self._settle(exchange, meter)
+        out = self._dialect.encode_error_event(error)
+        exchange.answer_bytes += len(out)
+        finish(exchange, error)
+        await _send_last(transport, out)
+
+    def _leave(self, exchange: Exchange, meter: Meter) -> CallerLeft:
+        self._settle(exchange, meter)
+        return CallerLeft("the caller left")
+
+    def _settle(self, exchange: Exchange, meter: Meter) -> None:
+        """What was spent: as the target said, else as far as we saw it."""
+        if meter.tokens is not None:
+            exchange.tokens = meter.tokens
+            exchange.usage_source = UsageSource.REPORTED
+        else:
+            exchange.tokens = self._dialect.estimate_tokens(exchange.body_bytes, meter.content_events)
+            exchange.usage_source = UsageSource.ESTIMATED
+
+    def translate_error(self, answer: Answer, secret: bytes, exchange: Exchange) -> Answer:
+        """A target's error as the caller may see it: in the dialect, without credentials."""
+        code = f"upstream_{answer.status}"
+        target = exchange.target.id if exchange.target else ""
+        error: TargetError | None = None
+        if answer.status in (401, 403):
+            error = UpstreamCredentials(f"the target {target} refused the gateway's credentials")
+        elif answer.status < 400:
+            error = UpstreamRedirect(f"the target {target} answered with a redirect ({answer.status})")
+        if error is not None:
+            body = self._dialect.encode_error(error)
+            return Answer(error.status, _JSON, body, error_code=error.code)
+        if self._dialect.read_error(answer.body) is None:
+            text = _redact(answer.body, secret)[:ERROR_TEXT_MAX].decode("utf-8", "replace").strip()
+            body = self._dialect.encode_error(
+                UpstreamError(f"the target {target} answered {answer.status}: {text or 'no explanation'}")
+            )
+        else:
+            body = _redact(answer.body, secret)
+        return Answer(answer.status, _JSON, body, answer.retry_after, code)
+
+    def send_whole(self, exchange: Exchange, answer: Answer) -> None:
+        content_type = answer.content_type
+        text = "application/json" if content_type == _JSON or not content_type else None
+        headers = [
+            ("content-type", text or content_type.decode("latin-1")),
+            *_build_own_headers(exchange),
+        ]
+        if answer.retry_after.isdigit():
+            headers.append(("retry-after", answer.retry_after.decode()))
+        exchange.proto.response_bytes(answer.status, headers, answer.body)
+
+    def send_error(self, exchange: Exchange, error: ForebayError, body: bytes) -> None:
+        """An answer of our own."""
+        headers = [("content-type", "application/json"), *_build_own_headers(exchange)]
+        if error.retry_after_s is not None:
+            headers.append(("retry-after", str(error.retry_after_s)))
+        if error.status == 401:
+            headers.append(("www-authenticate", "Bearer"))
+        exchange.proto.response_bytes(error.status, headers, body)
+
+
+def _build_own_headers(exchange: Exchange) -> tuple[tuple[str, str], tuple[str, str]]:
+    return ("x-request-id", exchange.id), ("x-forebay-attempts", str(exchange.attempts))
+
+
+async def _send_last(transport: Any, out: bytes) -> None:
+    """The record is written, so a caller that leaves now changes nothing."""
+    try:
+        await transport.send_bytes(out)
+    except ProtocolClosed:
+        pass
+
+
+def _redact(body: bytes, secret: bytes) -> bytes:
+    return body.replace(secret, b"[redacted]") if secret else body
+
+
+def _read_status(error: bytes) -> int:
+    try:
+        code = bytes(msgspec.json.decode(error, type=_ErrorCode).code or b"")
+    except msgspec.DecodeError:
+        return _DEFAULT_STATUS
+    digits = code.strip(b'"')
+    return int(digits) if digits.isdigit() and 400 <= int(digits) <= 599 else _DEFAULT_STATUS

@@ -1,0 +1,155 @@
+"""The OpenAI dialect, pure: what a request asks for, what an answer cost, how an error reads.
+
+Requests and answers pass through as bytes.  This module reads the few fields that a decision needs, sets the
+model's name where a target knows it by another, asks for usage in streams, and turns usage into disjoint
+token classes.  It must never drop or invent a field.
+"""
+
+import msgspec
+
+from forebay.core.errors import ForebayError, InvalidJSON, InvalidValue, MissingField
+from forebay.core.events import Tokens
+from forebay.core.routes import Endpoint
+from forebay.providers.json_edit import set_fields
+from forebay.providers.openai_stream import StreamMeter
+from forebay.providers.openai_usage import Usage, count_tokens
+from forebay.providers.openai_usage import estimate_tokens as estimate_tokens
+
+UNSET = msgspec.UNSET
+Unset = msgspec.UnsetType
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool | None = None
+
+
+class RequestView(msgspec.Struct, frozen=True):
+    """What policy reads of a request; everything else stays unparsed."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | Unset | None = UNSET
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the caller itself asked for the usage event of its stream."""
+        options = self.stream_options
+        return isinstance(options, StreamOptions) and options.include_usage is True
+
+
+class AnswerView(msgspec.Struct, frozen=True):
+    usage: Usage | None = None
+
+
+class ErrorView(msgspec.Struct, frozen=True):
+    error: msgspec.Raw
+
+
+_decode_request = msgspec.json.Decoder(RequestView).decode
+_decode_answer = msgspec.json.Decoder(AnswerView).decode
+_decode_error = msgspec.json.Decoder(ErrorView).decode
+
+
+def read_request(body: bytes) -> RequestView:
+    """The view of a request's body.
+
+    Raises:
+        InvalidJSON: not JSON, or not an object.
+        MissingField: no `model`.
+        InvalidValue: a field that we read is of the wrong type.
+    """
+    try:
+        view = _decode_request(body)
+    except msgspec.ValidationError as error:
+        raise _explain(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidJSON(f"the request body is not valid JSON: {error}") from None
+    if not view.model:
+        raise InvalidValue("`model` is empty; GET /v1/models lists what can be called", param="model")
+    return view
+
+
+def _explain(error: msgspec.ValidationError) -> ForebayError:
+    text = str(error)
+    if text.startswith("Object missing required field"):
+        return MissingField("the request names no `model`; GET /v1/models lists them", param="model")
+    what, _, path = text.partition(" - at `$.")
+    if not path:
+        return InvalidJSON(f"the request body must be a JSON object: {what}")
+    param = path.rstrip("`")
+    return InvalidValue(f"`{param}` has the wrong type: {what[:1].lower()}{what[1:]}", param=param)
+
+
+def encode_request(body: bytes, view: RequestView, endpoint: Endpoint, target_model: str) -> bytes:
+    """The bytes for a target: the caller's own, but for the model's name and the question for usage.
+
+    The body is copied at most once, and only where something changes.
+    """
+    changes: dict[str, bytes] = {}
+    if view.model != target_model:
+        changes["model"] = msgspec.json.encode(target_model)
+    if view.stream and endpoint is not Endpoint.EMBEDDINGS and not view.wants_usage:
+        if view.stream_options is UNSET and not changes:
+            # By far the most common edit, and nothing needs to be looked up for it.
+            opening = body.index(b"{") + 1
+            return b"".join((b'{"stream_options":{"include_usage":true},', memoryview(body)[opening:]))
+        changes["stream_options"] = _ask_for_usage(body)
+    return set_fields(body, changes) if changes else body
+
+
+class _StreamOptionsOnly(msgspec.Struct, frozen=True):
+    stream_options: dict[str, msgspec.Raw] | None = None
+
+
+def _ask_for_usage(body: bytes) -> bytes:
+    options = msgspec.json.decode(body, type=_StreamOptionsOnly).stream_options or {}
+    return msgspec.json.encode({**options, "include_usage": True})
+
+
+def read_answer(body: bytes) -> Tokens | None:
+    """The tokens that a whole answer reports; None where it says nothing that can be read."""
+    try:
+        usage = _decode_answer(body).usage
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return None if usage is None else count_tokens(usage)
+
+
+def new_meter(*, hide_usage: bool, event_max_bytes: int) -> StreamMeter:
+    """A reader for one stream."""
+    return StreamMeter(hide_usage=hide_usage, event_max_bytes=event_max_bytes)
+
+
+def read_error(body: bytes) -> bytes | None:
+    """The error object of a target's answer in this dialect's envelope, None where it is in none."""
+    try:
+        error = bytes(_decode_error(body).error)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return error if error[:1] == b"{" else None
+
+
+def encode_error(error: ForebayError) -> bytes:
+    """The error envelope of an answer."""
+    body = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
+    return msgspec.json.encode({"error": body})
+
+
+def encode_error_event(error: ForebayError) -> bytes:
+    """The error as an event inside a stream that has already begun."""
+    return b"data: " + encode_error(error) + b"\n\n"
+
+
+def encode_model_list(models: list[tuple[str, int, str]]) -> bytes:
+    """`GET /v1/models` from (name, Unix time, owner)."""
+    data = [encode_model_fields(*model) for model in models]
+    return msgspec.json.encode({"object": "list", "data": data})
+
+
+def encode_model(name: str, created_s: int, owned_by: str) -> bytes:
+    """`GET /v1/models/{name}`."""
+    return msgspec.json.encode(encode_model_fields(name, created_s, owned_by))
+
+
+def encode_model_fields(name: str, created_s: int, owned_by: str) -> dict[str, str | int]:
+    return {"id": name, "object": "model", "created": created_s, "owned_by": owned_by}
