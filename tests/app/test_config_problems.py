@@ -99,6 +99,9 @@ MISTAKES = [
         "no such file",
         "PEM",
     ),
+    ("data: {dir: ~nobody-of-that-name/x}\n", 1, "data.dir", "home folder", ""),
+    ('data: {dir: "a\\0b"}\n', 1, "data.dir", "not a usable path", ""),
+    ("engines:\n  e: {kind: llamacpp, model: ~nobody/x}\n", 2, "engines.e.model", "home folder", ""),
     (
         MODEL + "{url: 'https://h/v1', tier: fast}\n",
         5,
@@ -348,11 +351,11 @@ def test_any_bytes_load_or_are_refused(data: bytes) -> None:
     assert all(problem.message for problem in _refusal(data))
 
 
-WORDS = st.sampled_from(
-    "version gateway port models engines targets engine url kind llamacpp m drain minilm endpoints api_key <<"
-    " timeouts data dir host model tls_ca tier".split()
-    + [""]
-)
+KEYS = """
+version gateway port models engines targets engine url kind llamacpp m drain minilm endpoints api_key <<
+timeouts data dir host model tls_ca tier
+"""
+WORDS = st.sampled_from([*KEYS.split(), ""])
 SCALARS = st.one_of(
     WORDS,
     st.none(),
@@ -376,6 +379,28 @@ def test_any_tree_of_values_loads_or_is_refused_at_lines_of_the_file(tree: dict[
     text = yaml.safe_dump(tree, allow_unicode=True, sort_keys=False)
     count = text.count("\n") + 1
     assert all(problem.line is None or 1 <= problem.line <= count for problem in _refusal(text))
+
+
+EXAMPLE = (
+    (Path(__file__).parents[2] / "docs" / "configuration.md")
+    .read_text()
+    .split("```yaml\n")[1]
+    .split("```")[0]
+)
+EDITS = st.tuples(
+    st.integers(0, len(EXAMPLE)),
+    st.integers(0, 9),
+    st.text("{}[]:&*!%@`|>-?#\"'\\\t\n ,<0xA~", max_size=4),
+)
+
+
+@SLOW_BOX
+@given(st.lists(EDITS, min_size=1, max_size=6))
+def test_a_good_file_with_slips_of_the_hand_loads_or_is_refused(edits: list[tuple[int, int, str]]) -> None:
+    text = EXAMPLE
+    for start, removed, added in edits:
+        text = text[:start] + added + text[start + removed :]
+    assert all(problem.message for problem in _refusal(text))
 
 
 @SLOW_BOX

@@ -91,7 +91,7 @@ def _check_engines(data: Mapping[str, Any], origin: ConfigOrigin) -> Iterator[Fo
     for name, engine in engines.items():
         model = _mapping(engine).get("model")
         if isinstance(model, str) and model and not model.startswith(EMBEDDED_PREFIX):
-            yield from _check_weights(("engines", name, "model"), origin.folder / Path(model).expanduser())
+            yield from _check_weights(("engines", name, "model"), origin.folder, model)
     if "models" in data:
         used = {target.get("engine") for _, _, target in _targets(data)}
         for unused in engines:
@@ -103,13 +103,16 @@ def _check_engines(data: Mapping[str, Any], origin: ConfigOrigin) -> Iterator[Fo
                 )
 
 
-def _check_weights(path: KeyPath, file: Path) -> Iterator[Found]:
+def _check_weights(path: KeyPath, folder: Path, name: str) -> Iterator[Found]:
     try:
+        file = folder / Path(name).expanduser()
         with file.open("rb") as stream:
             magic = stream.read(4)
+    except RuntimeError:
+        return  # the home of an unknown user, which the setting itself reports
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or "not a usable path"
-        yield _error(path, f"can't read the weights: {reason}", f"looked for {file}")
+        yield _error(path, f"can't read the weights: {reason}", f"looked for {folder / name}")
         return
     if magic != b"GGUF":
         yield _error(path, "is not a GGUF file", "llama.cpp reads GGUF files only; convert the model first")
@@ -171,7 +174,7 @@ def _check_target_engine(
     able = ENDPOINTS_BY_KIND.get(str(_mapping(engines[engine]).get("kind")))
     for index, endpoint in enumerate(endpoints if able and isinstance(endpoints, list) else ()):
         known = {each for kinds in ENDPOINTS_BY_KIND.values() for each in kinds}
-        if able and endpoint in known and endpoint not in able:
+        if able and isinstance(endpoint, str) and endpoint in known and endpoint not in able:
             yield _error(
                 (*path[:2], "endpoints", index),
                 f"engine `{engine}` does not answer this endpoint",

@@ -41,9 +41,13 @@ class ConfigOrigin:
 
 
 def _resolve_path(value: Path, info: ValidationInfo) -> Path:
-    if isinstance(info.context, ConfigOrigin):
-        return info.context.folder / value.expanduser()
-    return value
+    if "\0" in str(value):
+        raise ValueError("not a usable path")
+    try:
+        value = value.expanduser()
+    except RuntimeError:
+        raise ValueError("the home folder of that user is not known") from None
+    return info.context.folder / value if isinstance(info.context, ConfigOrigin) else value
 
 
 def _resolve_weights(value: str, info: ValidationInfo) -> str:

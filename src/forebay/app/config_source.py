@@ -6,6 +6,7 @@ Size, depth and the number of values (after aliases) are bounded.
 """
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -100,15 +101,15 @@ def parse_source(data: bytes, file: Path | None) -> Source:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise _invalid(file, line, "not UTF-8 text", "save the file as UTF-8") from None
+    places = _Places(text)
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise _invalid(file, line, *_say(error.reason)) from None
+        raise _invalid(file, places.line(error.position), *_say(error.reason)) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise _invalid(
-            file, mark.line + 1 if mark else None, *_say(f"{error.context} {error.problem}")
+            file, places.line(mark.index) if mark else None, *_say(f"{error.context} {error.problem}")
         ) from None
     except RecursionError:
         raise _invalid(file, None, "is nested too deeply", f"at most {DEPTH_MAX} levels") from None
@@ -117,30 +118,44 @@ def parse_source(data: bytes, file: Path | None) -> Source:
         raise _invalid(file, None, "is not YAML", "check escapes and lines that start with %") from None
     if root is None:
         return Source(file=file, data={})
-    reader = _Reader(file)
+    reader = _Reader(file, places)
     values = reader.read(root, ())
     if values is None:
         values = {}
     if not isinstance(values, dict):
         raise _invalid(
-            file, root.start_mark.line + 1, "must be a mapping (`key: value`)", "start with `version: 1`"
+            file,
+            places.line(root.start_mark.index),
+            "must be a mapping (`key: value`)",
+            "start with `version: 1`",
         )
     return Source(file=file, data=values, lines=reader.lines, problems=tuple(reader.problems))
+
+
+class _Places:
+    """Lines as editors count them.  YAML's own marks also count U+0085, U+2028 and U+2029."""
+
+    def __init__(self, text: str) -> None:
+        self._ends = [found.end() for found in re.finditer(r"\r\n|\r|\n", text)]
+
+    def line(self, index: int) -> int:
+        return bisect_right(self._ends, index) + 1
 
 
 class _Reader:
     """Turns nodes into values, and remembers lines and mistakes by the way."""
 
-    def __init__(self, file: Path | None, *, depth: int = 0, values: int = 0) -> None:
+    def __init__(self, file: Path | None, places: _Places, *, depth: int = 0, values: int = 0) -> None:
         self.lines: dict[KeyPath, int] = {}
         self.problems: list[ConfigProblem] = []
         self._file = file
+        self._places = places
         self._depth = depth
         self._values = values
         self._scalars = yaml.constructor.SafeConstructor()
 
     def read(self, node: yaml.Node, path: KeyPath) -> Any:
-        line = node.start_mark.line + 1
+        line = self._line(node)
         self.lines.setdefault(path, line)
         self._values += 1
         if self._values > VALUES_MAX:
@@ -160,7 +175,7 @@ class _Reader:
         merged: dict[str, Any] = {}
         own: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
+            line = self._line(key_node)
             if not isinstance(key_node, yaml.ScalarNode):
                 self._add(line, path, "a key must be plain text", "put it in quotes")
                 continue
@@ -182,7 +197,7 @@ class _Reader:
         merged: dict[str, Any] = {}
         for source in sources:
             if not isinstance(source, yaml.MappingNode):
-                self._add(node.start_mark.line + 1, path, "`<<` takes a mapping or a list of mappings", "")
+                self._add(self._line(node), path, "`<<` takes a mapping or a list of mappings", "")
                 continue
             for key, value in self._read_once_more(source, path).items():
                 merged.setdefault(key, value)
@@ -190,7 +205,7 @@ class _Reader:
 
     def _read_once_more(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         """A mapping that is merged into another: its keys keep the lines where they stand."""
-        reader = _Reader(self._file, depth=self._depth + len(path) + 1, values=self._values)
+        reader = _Reader(self._file, self._places, depth=self._depth + len(path) + 1, values=self._values)
         merged = reader.read(node, ())
         self._values = reader._values
         for inner, line in reader.lines.items():
@@ -212,14 +227,15 @@ class _Reader:
             try:
                 return constructors[tag](node)
             except (ValueError, OverflowError, KeyError, IndexError, yaml.YAMLError):
-                self._add(
-                    node.start_mark.line + 1, path, "is not a number that can be read", "put text in quotes"
-                )
+                self._add(self._line(node), path, "is not a number that can be read", "put text in quotes")
                 return None
         if node.tag.startswith(_TYPE_TAG) and tag != "binary":
             return text  # dates and the like: no setting is one, so what is written is what is meant
-        self._add(node.start_mark.line + 1, path, "tags (`!name`) are not supported", "put text in quotes")
+        self._add(self._line(node), path, "tags (`!name`) are not supported", "put text in quotes")
         return None
+
+    def _line(self, node: yaml.Node) -> int:
+        return self._places.line(node.start_mark.index)
 
     def _add(self, line: int, path: KeyPath, message: str, hint: str) -> None:
         self.problems.append(
