@@ -112,7 +112,9 @@ def main() -> int:
     names = ([] if arguments.no_forebay else ["forebay"]) + [p for p in arguments.peers if p != "forebay"]
     kinds = [arguments.only] if arguments.only else ["json", "stream"]
     try:
-        measure.require_commands(*(need for name in ("upstream", *names) for need in peers.NEEDS.get(name, ())))
+        measure.require_commands(
+            *(need for name in ("upstream", *names) for need in peers.NEEDS.get(name, ()))
+        )
         cores = measure.choose_cores(os.sched_getaffinity(0))
         figures: list[Figure] = []
         with peers.run_upstream(cores) as upstream, peers.run_gateways(names, upstream, cores) as gateways:

@@ -42,7 +42,7 @@ def choose_cores(available: Iterable[int]) -> Cores:
     return Cores(server=cores[-1], load=cores[0])
 
 
-# --- what a process tree costs --------------------------------------------------------------------------------
+# --- what a process tree costs ------------------------------------------------------------------------------
 
 
 def parse_cpu_ticks(stat: str) -> int:
@@ -74,7 +74,7 @@ def read_rss_mib(pid: int) -> float:
     return pages * PAGE_BYTES / MIB
 
 
-# --- load -----------------------------------------------------------------------------------------------------
+# --- load ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ def find_command(command: str) -> str | None:
     return shutil.which(command, path=os.environ.get("PATH", "") + os.pathsep + "/usr/sbin")
 
 
-# --- figures --------------------------------------------------------------------------------------------------
+# --- figures ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import measure
-from measure import BenchError
-from workload import MODEL, STREAMED_MODEL, build_answer, build_request, build_stream
-
 from forebay.core.keys import KeyEntry, compute_key_digest
 from forebay.core.routes import Endpoint, Route, RouteTable, Snapshot, Target, encode_snapshot
+from measure import BenchError
+from workload import MODEL, STREAMED_MODEL, build_answer, build_request, build_stream
 
 ROOT = Path(__file__).parent.parent
 PEER_COMMANDS = ROOT / ".venv-bench" / "bin"
@@ -61,7 +61,7 @@ class Gateway:
         return f"http://127.0.0.1:{self.stream_port if stream else self.json_port}{CHAT}"
 
 
-# --- processes ------------------------------------------------------------------------------------------------
+# --- processes ----------------------------------------------------------------------------------------------
 
 
 def pick_port() -> int:
@@ -126,6 +126,11 @@ def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[i
         connection.close()
 
 
+def answers(port: int, path: str) -> bool:
+    """Whether a server says that it is ready."""
+    return ask(port, "GET", path)[0] == 200
+
+
 def check_answers(gateway: Gateway) -> None:
     """Raises `BenchError` unless both answers come through byte for byte."""
     for port, model, stream, expected in (
@@ -137,7 +142,7 @@ def check_answers(gateway: Gateway) -> None:
             raise BenchError(f"{gateway.name} answers {model} wrongly: {status} {body[:500]!r}")
 
 
-# --- the upstream ---------------------------------------------------------------------------------------------
+# --- the upstream -------------------------------------------------------------------------------------------
 
 # SSI takes the length off a file, so that the stream goes out chunked; a POST to a file needs the error page.
 _NGINX = """
@@ -183,7 +188,7 @@ def run_upstream(cores: measure.Cores) -> Iterator[Upstream]:
         log = folder / "log"
         command = [nginx, "-e", "stderr", "-p", name, "-c", str(folder / "nginx.conf")]
         with run_pinned(command, core=cores.load, log=log) as process:
-            wait_ready(process, log, lambda: ask(upstream.json_port, "GET", "/health")[0] == 200)
+            wait_ready(process, log, partial(answers, upstream.json_port, "/health"))
             direct = Gateway(
                 name="the upstream",
                 pid=process.pid,
@@ -194,7 +199,7 @@ def run_upstream(cores: measure.Cores) -> Iterator[Upstream]:
             yield upstream
 
 
-# --- Forebay --------------------------------------------------------------------------------------------------
+# --- Forebay ------------------------------------------------------------------------------------------------
 
 
 def build_snapshot(upstream: Upstream) -> Snapshot:
@@ -222,11 +227,11 @@ def run_forebay(upstream: Upstream, cores: measure.Cores) -> Iterator[Gateway]:
         command = [sys.executable, "-m", "forebay.app.worker"]
         command += ["--run-dir", str(run), "--index", "0", "--listen-fd", str(fd)]
         process = stack.enter_context(run_pinned(command, core=cores.server, log=log, pass_fds=(fd,)))
-        wait_ready(process, log, lambda: ask(port, "GET", "/readyz")[0] == 200)
+        wait_ready(process, log, partial(answers, port, "/readyz"))
         yield Gateway(name="forebay", pid=process.pid, json_port=port, stream_port=port)
 
 
-# --- peers ----------------------------------------------------------------------------------------------------
+# --- peers --------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -247,17 +252,18 @@ def run_vllm_router(upstream: Upstream, cores: measure.Cores) -> Iterator[Gatewa
         command = ["sh", "-c", "\n".join([*parts, "wait"])]
         with run_pinned(command, core=cores.server, log=log) as process:
             for port in ports:
-                wait_ready(process, log, lambda port=port: ask(port, "GET", "/health")[0] == 200)
+                wait_ready(process, log, partial(answers, port, "/health"))
             yield Gateway(name="vllm_router", pid=process.pid, json_port=ports[0], stream_port=ports[1])
 
 
+_ENVOY_TYPES = "type.googleapis.com/envoy.extensions.filters"
 _ENVOY_LISTENER = """
   - address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
     filter_chains:
     - filters:
       - name: envoy.filters.network.http_connection_manager
         typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          "@type": {types}.network.http_connection_manager.v3.HttpConnectionManager
           stat_prefix: {name}
           route_config:
             virtual_hosts:
@@ -266,7 +272,7 @@ _ENVOY_LISTENER = """
               routes: [ {{ match: {{ prefix: "/" }}, route: {{ cluster: {name}, timeout: 0s }} }} ]
           http_filters:
           - name: envoy.filters.http.router
-            typed_config: {{ "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }}
+            typed_config: {{ "@type": {types}.http.router.v3.Router }}
 """
 _ENVOY_CLUSTER = """
   - name: {name}
@@ -285,8 +291,8 @@ def run_envoy(upstream: Upstream, cores: measure.Cores) -> Iterator[Gateway]:
     """One thread that forwards everything: no access log, no filter but the router."""
     json_port, stream_port = pick_port(), pick_port()
     config = "static_resources:\n  listeners:"
-    config += _ENVOY_LISTENER.format(name="json", port=json_port)
-    config += _ENVOY_LISTENER.format(name="stream", port=stream_port)
+    config += _ENVOY_LISTENER.format(types=_ENVOY_TYPES, name="json", port=json_port)
+    config += _ENVOY_LISTENER.format(types=_ENVOY_TYPES, name="stream", port=stream_port)
     config += "  clusters:"
     config += _ENVOY_CLUSTER.format(name="json", port=upstream.json_port)
     config += _ENVOY_CLUSTER.format(name="stream", port=upstream.stream_port)
@@ -297,7 +303,7 @@ def run_envoy(upstream: Upstream, cores: measure.Cores) -> Iterator[Gateway]:
         command = [str(PEER_COMMANDS / "envoy"), "-c", str(folder / "envoy.yaml"), "--concurrency", "1"]
         command += ["-l", "warning", "--disable-hot-restart"]
         with run_pinned(command, core=cores.server, log=log) as process:
-            wait_ready(process, log, lambda: ask(json_port, "GET", "/health")[0] == 200)
+            wait_ready(process, log, partial(answers, json_port, "/health"))
             yield Gateway(name="envoy", pid=process.pid, json_port=json_port, stream_port=stream_port)
 
 

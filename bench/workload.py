@@ -10,7 +10,9 @@ STREAMED_MODEL = "bench-stream"
 JSON_BYTES = 300
 EVENTS = 34
 
-_WORDS = " The gateway takes the surge so that the engines behind it run evenly and every caller is served in turn"
+_WORDS = (
+    " The gateway takes the surge so that the engines behind it run evenly and every caller is served in turn"
+)
 
 
 def build_request(model: str, *, stream: bool, prompt: str = "Hello, how are you today?") -> bytes:

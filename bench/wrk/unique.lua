@@ -1,8 +1,8 @@
--- Chat requests that are all different, in content and in length.  Arguments: key, model, streamed model,
--- number of the first request, number of requests after which to stop.  Every eighth one is streamed.
+-- Chat requests that are all different, in content and in length; every eighth one is streamed.
+-- Arguments: key, model, streamed model, number of the first request.
 require("report")
 
-local count, stop_at, words
+local count, models, words
 
 function init(args)
   wrk.method = "POST"
@@ -10,14 +10,12 @@ function init(args)
   wrk.headers["Authorization"] = "Bearer " .. args[1]
   models = { args[2], args[3] }
   count = tonumber(args[4])
-  stop_at = count + tonumber(args[5])
   words = {}
   for i = 1, 400 do words[i] = string.format("word%03d", (i * 7919) % 1000) end
 end
 
 function request()
   count = count + 1
-  if count > stop_at then wrk.thread:stop() end
   local streamed = count % 8 == 0
   local text = table.concat(words, " ", 1, 1 + (count * 31) % 400)
   return wrk.format(nil, nil, nil, string.format(
