@@ -101,7 +101,7 @@ MISTAKES = [
     ),
     ("data: {dir: ~nobody-of-that-name/x}\n", 1, "data.dir", "home folder", ""),
     ('data: {dir: "a\\0b"}\n', 1, "data.dir", "not a usable path", ""),
-    ("engines:\n  e: {kind: llamacpp, model: ~nobody/x}\n", 2, "engines.e.model", "home folder", ""),
+    ("engines:\n  e: {kind: llamacpp, model: ~no-such-user/x}\n", 2, "engines.e.model", "home folder", ""),
     (
         MODEL + "{url: 'https://h/v1', tier: fast}\n",
         5,
