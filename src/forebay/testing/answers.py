@@ -73,7 +73,7 @@ def answer(
 
     Args:
         trailers: sent after a chunked body, else ignored.
-        pause_s: seconds between pieces; 0 still lets the event loop turn between them.
+        pause_s: seconds between pieces; without, a reader may get several at once.
     """
     pieces = [body] if isinstance(body, bytes) else list(body)
     framing_headers = list(_FRAMING_HEADERS[framing])
@@ -81,7 +81,7 @@ def answer(
         framing_headers = [("content-length", str(sum(map(len, pieces))))]
     steps: list[Step] = [Send(head(status, [*headers, *framing_headers]))]
     for index, piece in enumerate(piece for piece in pieces if piece):
-        if index:
+        if index and pause_s:
             steps.append(Sleep(pause_s))
         steps.append(chunk(piece) if framing is Framing.CHUNKED else Send(piece))
     if framing is Framing.CHUNKED:
@@ -140,7 +140,7 @@ def drip(script: Script, *, every: int = 1, pause_s: float = 0.0) -> list[Step]:
             steps.append(step)
             continue
         for piece in cut(step.data, every=every):
-            steps += (Send(piece), Sleep(pause_s))
+            steps += (Send(piece), Sleep(pause_s)) if pause_s else (Send(piece),)
     return steps
 
 

@@ -1,7 +1,9 @@
 """A clock that moves only when a test says so."""
 
+from forebay.core.clock import Clock
 
-class VirtualClock:
+
+class VirtualClock(Clock):
     """`core.clock.Clock` under a test's control.
 
     clock = VirtualClock()

@@ -79,8 +79,11 @@ class ScriptedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.record.received_bytes += len(data)
-        if self._closing or self._rules.on_connect is not None or self.record.protocol_error:
-            return
+        if self._rules.on_connect is None and not self._closing:
+            self._parse(data)
+        self._rules.changed()
+
+    def _parse(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -91,7 +94,6 @@ class ScriptedConnection(asyncio.Protocol):
                 b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             )
             self._close()
-        self._rules.changed()
 
     def eof_received(self) -> bool | None:
         self._peer_left()
@@ -180,6 +182,8 @@ class ScriptedConnection(asyncio.Protocol):
                 self._close()
                 return
             await self._run(self._rules.choose_script(request), request)
+            request.answered_at_s = self._loop.time()
+            self._rules.changed()
             if request.http_version == "1.0" or (request.header("connection") or "").lower() == "close":
                 self._close()
 
@@ -205,6 +209,7 @@ class ScriptedConnection(asyncio.Protocol):
         match step:
             case Send(data):
                 self._transport.write(data)
+                await asyncio.sleep(0)  # so that an endless script cannot hide that the peer has left
                 await self._writable.wait()
             case Sleep(seconds):
                 await asyncio.sleep(seconds)

@@ -28,6 +28,7 @@ class RecordedRequest:
     arrived_at_s: float  #: when the head was complete
     body: bytearray = field(default_factory=bytearray)
     completed_at_s: float | None = None  #: when the body was complete
+    answered_at_s: float | None = None  #: when its script came to its end; None if the peer left before
 
     @property
     def path(self) -> str:

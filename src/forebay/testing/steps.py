@@ -49,7 +49,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Write these bytes at once.  The step ends when the transport has room for more."""
+    """Write these bytes at once.  Ends when the loop has turned and the transport has room for more."""
 
     data: bytes
 
