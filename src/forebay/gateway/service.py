@@ -86,7 +86,7 @@ class Service:
             self._clock.wall_ns(),
         )
         exchange.endpoint = endpoint
-        exchange.task = asyncio.current_task()
+        exchange.task = asyncio.current_task(self._loop)
         self.active.add(exchange)
         cells = exchange.state.cells
         cells.cells[cells.in_flight] += 1

@@ -58,10 +58,13 @@ class Origin:
     `connections_max` bounds those in use and idle together.
     """
 
-    __slots__ = ("_client", "_connecting", "_idle", "_open", "_tls", "address", "connections_max", "name")
+    __slots__ = (
+        "_client", "_connecting", "_idle", "_open", "_tls", "address", "connections_max", "loop", "name",
+    )  # fmt: skip
 
     def __init__(self, client: "Client", address: Address, connections_max: int) -> None:
         self._client = client
+        self.loop = client.loop
         self._idle: deque[Connection] = deque()
         self._open: set[Connection] = set()
         self._connecting = 0
@@ -172,10 +175,10 @@ class Client:
         loop: the running event loop.
     """
 
-    __slots__ = ("_handle", "_loop", "_origins", "active", "closing", "time")
+    __slots__ = ("_handle", "_origins", "active", "closing", "loop", "time")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._origins: dict[Address, Origin] = {}
         self.active: set[Connection] = set()
         self.closing = False
@@ -191,13 +194,13 @@ class Client:
         return origin
 
     def _sweep(self) -> None:
-        self.time = now = self._loop.time()
+        self.time = now = self.loop.time()
         for connection in tuple(self.active):
             connection.check_deadlines(now)
         for origin in self._origins.values():
             origin.close_idle(now - IDLE_MAX_S)
         if not self.closing:
-            self._handle = self._loop.call_later(SWEEP_S, self._sweep)
+            self._handle = self.loop.call_later(SWEEP_S, self._sweep)
 
     def close(self) -> None:
         """Closes idle connections and stops the sweep; exchanges in flight are aborted."""

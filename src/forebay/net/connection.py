@@ -37,6 +37,7 @@ class Home(Protocol):
     """Where a connection comes from and returns to."""
 
     name: str
+    loop: asyncio.AbstractEventLoop  # asking asyncio for the running loop costs a system call
 
     def now(self) -> float: ...
     def take_back(self, connection: "Connection") -> None: ...
@@ -175,7 +176,7 @@ class Connection(asyncio.Protocol):
         if what == ALL and self._paused:
             self._paused = False
             self._transport.resume_reading()
-        self._waiter = waiter = asyncio.get_running_loop().create_future()
+        self._waiter = waiter = self._home.loop.create_future()
         try:
             await waiter
         finally:
@@ -302,7 +303,7 @@ class Connection(asyncio.Protocol):
         self._home.forget(self)
 
     def pause_writing(self) -> None:
-        self._drained = asyncio.get_running_loop().create_future()
+        self._drained = self._home.loop.create_future()
 
     def resume_writing(self) -> None:
         drained, self._drained = self._drained, None
