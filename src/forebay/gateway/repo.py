@@ -8,7 +8,7 @@ import secrets
 from dataclasses import dataclass
 
 import msgspec
-from sqlalchemy import BigInteger, Column, LargeBinary, Row, String, Table, Text, select
+from sqlalchemy import BigInteger, Column, LargeBinary, RowMapping, String, Table, Text, select
 
 from forebay.core.clock import Clock
 from forebay.core.errors import CallerError, InvalidValue
@@ -83,7 +83,7 @@ class KeyRepo:
     def list(self) -> tuple[KeyRecord, ...]:
         """All keys there ever were, the oldest first."""
         with self._database.read() as connection:
-            rows = connection.execute(select(keys).order_by(keys.c.created_ns, keys.c.id)).all()
+            rows = connection.execute(select(keys).order_by(keys.c.created_ns, keys.c.id)).mappings().all()
         return tuple(_make_record(row) for row in rows)
 
     def list_live(self) -> tuple[KeyEntry, ...]:
@@ -93,7 +93,7 @@ class KeyRepo:
     def get(self, key_id: str) -> KeyRecord:
         """Raises KeyNotFound."""
         with self._database.read() as connection:
-            row = connection.execute(select(keys).where(keys.c.id == key_id)).one_or_none()
+            row = connection.execute(select(keys).where(keys.c.id == key_id)).mappings().one_or_none()
         if row is None:
             raise KeyNotFound(
                 f"there is no key with the id {key_id!r}: `forebay keys list` shows all", param="id"
@@ -108,17 +108,17 @@ class KeyRepo:
         return self.get(key_id)
 
 
-def _make_record(row: Row[tuple[object, ...]]) -> KeyRecord:
+def _make_record(row: RowMapping) -> KeyRecord:
     entry = KeyEntry(
-        id=row.id,
-        digest=bytes(row.digest),
-        name=row.name,
-        prefix=row.prefix,
-        project=row.project,
-        team=row.team,
-        models=msgspec.json.decode(row.models, type=tuple[str, ...]),
+        id=row["id"],
+        digest=bytes(row["digest"]),
+        name=row["name"],
+        prefix=row["prefix"],
+        project=row["project"],
+        team=row["team"],
+        models=msgspec.json.decode(row["models"], type=tuple[str, ...]),
     )
-    return KeyRecord(entry=entry, created_ns=row.created_ns, revoked_ns=row.revoked_ns)
+    return KeyRecord(entry=entry, created_ns=row["created_ns"], revoked_ns=row["revoked_ns"])
 
 
 def _check_name(name: str) -> None:

@@ -230,12 +230,10 @@ def read_frames(path: Path, offset: int = 0) -> Iterator[tuple[bytes, int]]:
     Raises SegmentCorrupt at a damaged frame, SegmentVersionUnknown, and OSError.
     """
     with path.open("rb", buffering=0) as file:
-        if offset < len(HEADER):
-            if not _is_header_whole(path, file.read(len(HEADER))):
-                return
-            offset = len(HEADER)
-        else:
-            file.seek(offset)
+        if not _is_header_whole(path, file.read(len(HEADER))):
+            return
+        offset = max(offset, len(HEADER))
+        file.seek(offset)
         buffer, at = b"", 0  # `buffer[at]` lies at `offset` in the file
         while True:
             if (need := _count_missing(path, offset, buffer, at)) > 0:

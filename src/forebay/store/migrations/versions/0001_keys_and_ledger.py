@@ -53,6 +53,7 @@ def create_segments() -> None:
 def create_events() -> None:
     op.create_table(
         "ledger_events",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), nullable=False),
         sa.Column("segment_id", sa.Integer(), nullable=False),
         sa.Column("position", sa.BigInteger(), nullable=False),
         sa.Column("request_id", sa.Text(), nullable=False),
@@ -77,8 +78,10 @@ def create_events() -> None:
         sa.Column("experiment", sa.Text(), nullable=False),
         sa.Column("variant", sa.Text(), nullable=False),
         sa.Column("worker", sa.Integer(), nullable=False),
-        sa.PrimaryKeyConstraint("segment_id", "position", name="pk_ledger_events"),
+        sa.PrimaryKeyConstraint("id", name="pk_ledger_events"),
+        sa.UniqueConstraint("segment_id", "position", name="uq_ledger_events_segment_id_position"),
         sa.ForeignKeyConstraint(["segment_id"], ["ledger_segments.id"], name="fk_ledger_events_segment_id"),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_ledger_events_at_ns", "ledger_events", ["at_ns"])
 

@@ -1,0 +1,225 @@
+"""The ledger's SQL: cursors of segments, events in, totals kept up, and events out for whoever folds them.
+
+Every writing function runs in the caller's transaction, so that a cursor moves exactly when its rows arrive.
+The queries for people are in `usage`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import Connection, RowMapping, Table, delete, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from forebay.core.events import Event, Finished, Outcome, Tokens, UsageSource
+from forebay.ledger.batch import Batch, Reason, SetAside, read_event
+from forebay.ledger.rollup import TOTALS, UsageCell, UsageTotals, fold_usage, merge_usage
+from forebay.ledger.tables import TOKEN_CLASSES, SegmentState, events, quarantine, segments, usage_hourly
+from forebay.store.database import Database
+
+_WRITE_LOCK = 0x6C6564676572  # any fixed number, for PostgreSQL's advisory lock
+REBUILD_EVENTS = 10_000  # held in memory at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """How far a file has come into the tables."""
+
+    id: int
+    name: str
+    state: SegmentState
+    position: int
+    state_since_ns: int
+
+
+def lock_ledger(connection: Connection) -> None:
+    """Let one transaction at a time write events: their ids then commit in order, and totals add up.
+
+    SQLite's write lock, which the transaction holds already, does this by itself.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_WRITE_LOCK)))
+
+
+def load_segments(connection: Connection) -> dict[str, Segment]:
+    """All that are not deleted, by name."""
+    query = select(segments).where(segments.c.state != SegmentState.DELETED.value)
+    return {row["name"]: _make_segment(row) for row in connection.execute(query).mappings()}
+
+
+def add_segment(connection: Connection, name: str, now_ns: int) -> Segment:
+    """The row of a file, made if there is none, in whatever state it is."""
+    zeros = {"position": 0, "records": 0, "damaged_bytes": 0, "torn_bytes": 0}
+    values = {"name": name, "state": SegmentState.OPEN.value, "state_since_ns": now_ns} | zeros
+    connection.execute(_insert(connection, segments).values(**values).on_conflict_do_nothing())
+    query = select(segments).where(segments.c.name == name)
+    return _make_segment(connection.execute(query).mappings().one())
+
+
+def advance_segment(
+    connection: Connection, segment: Segment, batch: Batch, state: SegmentState, now_ns: int
+) -> bool:
+    """Move the cursor over the batch, if it still stands where the batch was read; False if it does not."""
+    moved = connection.execute(
+        update(segments)
+        .where(segments.c.id == segment.id)
+        .where(segments.c.position == batch.start)
+        .where(segments.c.state.in_((SegmentState.OPEN.value, SegmentState.MISSING.value)))
+        .values(
+            state=state.value,
+            state_since_ns=segment.state_since_ns if state is segment.state else now_ns,
+            position=batch.end,
+            records=segments.c.records + batch.records,
+            damaged_bytes=segments.c.damaged_bytes + batch.damaged_bytes,
+            torn_bytes=segments.c.torn_bytes + batch.torn_bytes,
+        )
+    )
+    return moved.rowcount == 1
+
+
+def change_state(connection: Connection, segment: Segment, state: SegmentState, now_ns: int) -> bool:
+    """Move a segment to another state, if it has not moved since it was loaded."""
+    changed = connection.execute(
+        update(segments)
+        .where(segments.c.id == segment.id)
+        .where(segments.c.position == segment.position)
+        .where(segments.c.state == segment.state.value)
+        .values(state=state.value, state_since_ns=now_ns)
+    )
+    return changed.rowcount == 1
+
+
+def add_events(connection: Connection, segment_id: int, arrived: list[tuple[int, Event]]) -> None:
+    """Store events by position, and add them to the hourly totals."""
+    if arrived:
+        connection.execute(insert(events), [_make_event_row(segment_id, at, event) for at, event in arrived])
+        _add_usage(connection, fold_usage(event for _, event in arrived))
+
+
+def add_set_aside(connection: Connection, segment_id: int, items: list[SetAside], now_ns: int) -> None:
+    if items:
+        fixed = {"segment_id": segment_id, "since_ns": now_ns}
+        rows = [asdict(item) | {"reason": item.reason.value} | fixed for item in items]
+        connection.execute(insert(quarantine), rows)
+
+
+def reconsider_unknown(
+    connection: Connection, after: tuple[int, int], rows_max: int
+) -> tuple[int, tuple[int, int] | None]:
+    """Take records that an earlier version could not read, and this one can, out of quarantine.
+
+    Looks at `rows_max` of them behind the place `after` (segment, position); returns how many became events,
+    and the place to go on from, or None at the end.
+    """
+    place = (quarantine.c.segment_id, quarantine.c.position)
+    found = connection.execute(
+        select(quarantine)
+        .where(quarantine.c.reason == Reason.UNKNOWN.value)
+        .where((place[0] > after[0]) | ((place[0] == after[0]) & (place[1] > after[1])))
+        .order_by(*place)
+        .limit(rows_max)
+    )
+    rows = found.mappings().all()
+    moved = 0
+    for row in rows:
+        event = read_event(row["position"], row["payload"])
+        if isinstance(event, SetAside):
+            continue
+        here = (place[0] == row["segment_id"]) & (place[1] == row["position"])
+        if connection.execute(delete(quarantine).where(here)).rowcount == 1:
+            add_events(connection, row["segment_id"], [(row["position"], event)])
+            moved += 1
+    return moved, (rows[-1]["segment_id"], rows[-1]["position"]) if rows else None
+
+
+def load_events(connection: Connection, after_id: int, events_max: int) -> list[tuple[int, Event]]:
+    """Events with ids above `after_id`, in order, for readers that keep the last id as their cursor."""
+    query = select(events).where(events.c.id > after_id).order_by(events.c.id).limit(events_max)
+    return [(row["id"], _make_event(row)) for row in connection.execute(query).mappings()]
+
+
+def rebuild_usage(database: Database) -> int:
+    """Fold the whole ledger anew into the hourly totals; returns the number of events.
+
+    Ingest waits meanwhile, for as long as reading all events takes.
+    """
+    totals: dict[UsageCell, UsageTotals] = {}
+    count = last_id = 0
+    with database.begin() as connection:
+        lock_ledger(connection)
+        while portion := load_events(connection, last_id, REBUILD_EVENTS):
+            totals = merge_usage(totals, fold_usage(event for _, event in portion))
+            count += len(portion)
+            last_id = portion[-1][0]
+        connection.execute(delete(usage_hourly))
+        _add_usage(connection, totals)
+    return count
+
+
+def load_usage_cells(connection: Connection) -> dict[UsageCell, UsageTotals]:
+    """The whole table of hourly totals."""
+    return {
+        UsageCell(row["key_id"], row["model"], row["hour"]): UsageTotals(
+            **{name: row[name] for name in TOTALS}
+        )
+        for row in connection.execute(select(usage_hourly)).mappings()
+    }
+
+
+def _add_usage(connection: Connection, cells: Mapping[UsageCell, UsageTotals]) -> None:
+    if not cells:
+        return
+    statement = _insert(connection, usage_hourly)
+    old, new = usage_hourly.c, statement.excluded
+    statement = statement.on_conflict_do_update(
+        index_elements=[old.key_id, old.model, old.hour],
+        # As `merge_totals`: unknown and known is known.
+        set_={name: func.coalesce(old[name] + new[name], old[name], new[name]) for name in TOTALS},
+    )
+    rows = [
+        {"key_id": cell.key, "model": cell.model, "hour": cell.hour, **asdict(totals)}
+        for cell, totals in sorted(cells.items())
+    ]
+    connection.execute(statement, rows)
+
+
+def _insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
+    """An insert that knows what to do about a row that is there; SQLite and PostgreSQL write it alike."""
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+def _make_segment(row: RowMapping) -> Segment:
+    return Segment(
+        id=row["id"],
+        name=row["name"],
+        state=SegmentState(row["state"]),
+        position=row["position"],
+        state_since_ns=row["state_since_ns"],
+    )
+
+
+#: Fields of an event that have a column of their name, and need no change on the way.
+_PLAIN = tuple(
+    name for name in Finished.__struct_fields__ if name not in ("key", "outcome", "usage_source", "tokens")
+)
+
+
+def _make_event_row(segment_id: int, position: int, event: Event) -> dict[str, object]:
+    row: dict[str, object] = {name: getattr(event, name) for name in _PLAIN}
+    row["segment_id"] = segment_id
+    row["position"] = position
+    row["key_id"] = event.key
+    row["outcome"] = event.outcome.value
+    row["usage_source"] = event.usage_source.value
+    for name in TOKEN_CLASSES:
+        row[f"tokens_{name}"] = getattr(event.tokens, name)
+    return row
+
+
+def _make_event(row: RowMapping) -> Event:
+    return Finished(
+        **{name: row[name] for name in _PLAIN},
+        key=row["key_id"],
+        outcome=Outcome(row["outcome"]),
+        usage_source=UsageSource(row["usage_source"]),
+        tokens=Tokens(**{name: row[f"tokens_{name}"] for name in TOKEN_CLASSES}),
+    )

@@ -1,0 +1,108 @@
+"""What a set of events adds up to, for each key, model and UTC hour.
+
+Pure: the same events in any order and any portions give the same totals, so the stored table can be thrown
+away and folded anew.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from forebay.core.events import Event, Outcome, UsageSource
+
+HOUR_NS = 3600 * 10**9
+
+
+class UsageCell(NamedTuple):
+    """Where an event is counted.  `hour` is hours since the epoch, UTC."""
+
+    key: str
+    model: str
+    hour: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageTotals:
+    """Sums over events.  A token class is None while no event knew it; `_count` says how many events a sum of
+    nanoseconds was made of."""
+
+    requests: int = 0
+    failed: int = 0
+    abandoned: int = 0
+    estimated: int = 0  #: requests whose tokens were counted by us, because the target never said
+    tokens_input: int | None = None
+    tokens_input_cached: int | None = None
+    tokens_input_audio: int | None = None
+    tokens_output: int | None = None
+    tokens_output_reasoning: int | None = None
+    tokens_output_audio: int | None = None
+    duration_ns_sum: int = 0
+    duration_count: int = 0
+    first_token_ns_sum: int = 0
+    first_token_count: int = 0
+    overhead_ns_sum: int = 0
+    overhead_count: int = 0
+
+
+TOTALS = tuple(field.name for field in fields(UsageTotals))
+NOTHING = UsageTotals()
+
+
+def compute_cell(event: Event) -> UsageCell:
+    return UsageCell(event.key, event.model, event.at_ns // HOUR_NS)
+
+
+def fold_usage(events: Iterable[Event]) -> dict[UsageCell, UsageTotals]:
+    """The totals of the events, by cell."""
+    groups: defaultdict[UsageCell, list[Event]] = defaultdict(list)
+    for event in events:
+        groups[compute_cell(event)].append(event)
+    return {cell: compute_totals(group) for cell, group in groups.items()}
+
+
+def compute_totals(events: list[Event]) -> UsageTotals:
+    """The totals of all the events, whatever their cells."""
+    tokens = [event.tokens for event in events]
+    first_tokens = [event.first_token_ns for event in events if event.first_token_ns is not None]
+    overheads = [event.overhead_ns for event in events if event.overhead_ns is not None]
+    return UsageTotals(
+        requests=len(events),
+        failed=sum(event.outcome is Outcome.FAILED for event in events),
+        abandoned=sum(event.outcome is Outcome.ABANDONED for event in events),
+        estimated=sum(event.usage_source is UsageSource.ESTIMATED for event in events),
+        tokens_input=add_known(t.input for t in tokens),
+        tokens_input_cached=add_known(t.input_cached for t in tokens),
+        tokens_input_audio=add_known(t.input_audio for t in tokens),
+        tokens_output=add_known(t.output for t in tokens),
+        tokens_output_reasoning=add_known(t.output_reasoning for t in tokens),
+        tokens_output_audio=add_known(t.output_audio for t in tokens),
+        duration_ns_sum=sum(event.duration_ns for event in events),
+        duration_count=len(events),
+        first_token_ns_sum=sum(first_tokens),
+        first_token_count=len(first_tokens),
+        overhead_ns_sum=sum(overheads),
+        overhead_count=len(overheads),
+    )
+
+
+def add_known(numbers: Iterable[int | None]) -> int | None:
+    """The sum of those that are known; None when none is, as SQL's `sum` has it."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
+
+
+def merge_totals(one: UsageTotals, other: UsageTotals) -> UsageTotals:
+    """The totals of two disjoint sets of events together."""
+    sums = {name: add_known((getattr(one, name), getattr(other, name))) for name in TOTALS}
+    return UsageTotals(**sums)  # type: ignore[arg-type]  # None comes out only where None went in
+
+
+def merge_usage(
+    one: Mapping[UsageCell, UsageTotals], other: Mapping[UsageCell, UsageTotals]
+) -> dict[UsageCell, UsageTotals]:
+    """As `merge_totals`, cell by cell."""
+    merged = dict(one)
+    for cell, totals in other.items():
+        merged[cell] = merge_totals(merged.get(cell, NOTHING), totals)
+    return merged

@@ -1,0 +1,114 @@
+"""The ledger's tables, as SQLAlchemy names them; the migrations in `store` make them.  Holds no query."""
+
+from enum import StrEnum
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from forebay.store.database import make_metadata
+
+metadata = make_metadata()
+
+TOKEN_CLASSES = ("input", "input_cached", "input_audio", "output", "output_reasoning", "output_audio")
+COUNTS = ("requests", "failed", "abandoned", "estimated")
+
+
+class SegmentState(StrEnum):
+    OPEN = "open"  #: more may come
+    SEALED = "sealed"  #: its writer is gone, and all of it is in the tables
+    DELETED = "deleted"  #: sealed, and the file was removed
+    MISSING = "missing"  #: the file went away before it was sealed; it is taken up again should it come back
+
+
+#: One row for each file there ever was: the name is what keeps a file from being ingested twice.
+segments = Table(
+    "ledger_segments",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", String(200), nullable=False, unique=True),
+    Column("state", String(20), nullable=False),
+    Column("position", BigInteger, nullable=False),  # all before it is in the tables
+    Column("records", BigInteger, nullable=False),
+    Column("damaged_bytes", BigInteger, nullable=False),
+    Column("torn_bytes", BigInteger, nullable=False),
+    Column("state_since_ns", BigInteger, nullable=False),
+)
+
+#: Append-only.  Ids go up in the order in which transactions commit, so a reader can keep one as its cursor.
+events = Table(
+    "ledger_events",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("segment_id", ForeignKey(segments.c.id), nullable=False),
+    Column("position", BigInteger, nullable=False),  # of the frame in its segment
+    Column("request_id", Text, nullable=False),
+    Column("at_ns", BigInteger, nullable=False),
+    Column("key_id", Text, nullable=False),
+    Column("project", Text, nullable=False),
+    Column("team", Text, nullable=False),
+    Column("endpoint", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("pool", Text, nullable=False),
+    Column("tier", Text, nullable=False),
+    Column("route_hash", Text, nullable=False),
+    Column("stream", Boolean, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("outcome", String(20), nullable=False),
+    Column("error", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    *(Column(f"tokens_{name}", BigInteger) for name in TOKEN_CLASSES),
+    Column("usage_source", String(20), nullable=False),
+    Column("first_token_ns", BigInteger),
+    Column("duration_ns", BigInteger, nullable=False),
+    Column("overhead_ns", BigInteger),
+    Column("request_bytes", BigInteger, nullable=False),
+    Column("answer_bytes", BigInteger, nullable=False),
+    Column("experiment", Text, nullable=False),
+    Column("variant", Text, nullable=False),
+    Column("worker", Integer, nullable=False),
+    UniqueConstraint("segment_id", "position"),
+    Index(None, "at_ns"),
+    sqlite_autoincrement=True,
+)
+
+#: What could not become an event: damaged stretches, and records that this version does not understand.
+quarantine = Table(
+    "ledger_quarantine",
+    metadata,
+    Column("segment_id", ForeignKey(segments.c.id), primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("reason", String(20), nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("byte_count", BigInteger, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
+    Column("since_ns", BigInteger, nullable=False),
+)
+
+#: A fold over `events` (`rollup.fold_usage`), kept up in the same transaction.
+usage_hourly = Table(
+    "ledger_usage_hourly",
+    metadata,
+    Column("key_id", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("hour", Integer, primary_key=True, autoincrement=False),  # since the epoch, UTC
+    *(Column(name, BigInteger, nullable=False) for name in COUNTS),
+    *(Column(f"tokens_{name}", BigInteger) for name in TOKEN_CLASSES),
+    *(
+        Column(f"{name}_{part}", BigInteger, nullable=False)
+        for name in ("duration", "first_token", "overhead")
+        for part in ("ns_sum", "count")
+    ),
+    Index(None, "hour"),
+)
