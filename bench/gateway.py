@@ -9,7 +9,8 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import measure
@@ -17,112 +18,148 @@ import peers
 from measure import BenchError, Cores, Figure, Load
 from workload import MODEL, STREAMED_MODEL, build_request
 
+KINDS = ("json", "stream")
 TARGETS = {
     ("json", "vllm_router"): 0.5,
     ("json", "envoy"): 0.8,
     ("stream", "vllm_router"): 0.6,
 }
+WARM_UP_S = 2
+CALM_MAX_CORES = 0.1  #: a window in which others used more of the machine is taken again
+ROUNDS_MAX_FACTOR = 3  #: how many rounds to try for one that counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One gateway under load for one window."""
 
-    cpu_us: float
+    cpu_us: float  #: for each request
     load: Load
+    others_cores: float  #: CPU that nobody in this benchmark used, in cores
 
 
-def take_sample(gateway: peers.Gateway, kind: str, *, cores: Cores, seconds: int) -> Sample:
+Round = dict[str, Sample]  #: one sample for each gateway, by its name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What stays the same over all samples."""
+
+    gateways: Sequence[peers.Gateway]
+    upstream: peers.Upstream
+    cores: Cores
+    seconds: int
+    repeats: int
+
+
+def take_sample(plan: Plan, gateway: peers.Gateway, kind: str, seconds: int) -> Sample:
     """Raises `BenchError` if a single request failed: an error is cheaper than an answer."""
     stream = kind == "stream"
     body = build_request(STREAMED_MODEL if stream else MODEL, stream=stream).decode()
-    before_s = measure.read_cpu_s(gateway.pid)
+
+    def read_all() -> tuple[float, float, float, float]:
+        load_s = sum(os.times()[:4]) + measure.read_cpu_s(plan.upstream.pid)
+        return measure.read_cpu_s(gateway.pid), load_s, measure.read_machine_cpu_s(), time.monotonic()
+
+    before = read_all()
     load = measure.run_wrk(
         gateway.url(stream=stream),
         "chat.lua",
-        core=cores.load,
+        core=plan.cores.load,
         seconds=seconds,
         script_args=(peers.KEY, body),
     )
-    cpu_s = measure.read_cpu_s(gateway.pid) - before_s
+    server_s, load_s, machine_s, wall_s = (b - a for a, b in zip(before, read_all(), strict=True))
     if load.errors or not load.requests:
         raise BenchError(f"{gateway.name}, {kind}: {load.errors} of {load.requests} requests failed")
-    return Sample(cpu_us=cpu_s / load.requests * 1e6, load=load)
+    return Sample(
+        cpu_us=server_s / load.requests * 1e6,
+        load=load,
+        others_cores=max(0.0, machine_s - server_s - load_s) / wall_s,
+    )
 
 
-def measure_kind(
-    gateways: Sequence[peers.Gateway], kind: str, *, cores: Cores, seconds: int, repeats: int
-) -> dict[str, list[Sample]]:
-    """Rounds in which every gateway has its turn, so that a noisy minute hits them all."""
-    samples: dict[str, list[Sample]] = {gateway.name: [] for gateway in gateways}
-    for gateway in gateways:
-        take_sample(gateway, kind, cores=cores, seconds=2)
-    for turn in range(repeats):
-        for gateway in gateways:
-            sample = take_sample(gateway, kind, cores=cores, seconds=seconds)
-            samples[gateway.name].append(sample)
+def find_noise(taken: Round) -> float:
+    """How much of the machine others used, in the worst window of a round."""
+    return max(sample.others_cores for sample in taken.values())
+
+
+def measure_kind(plan: Plan, kind: str) -> list[Round]:
+    """Rounds in which every gateway has its turn.  The calmest count, once enough are calm."""
+    for gateway in plan.gateways:
+        take_sample(plan, gateway, kind, WARM_UP_S)
+    rounds: list[Round] = []
+    for number in range(1, plan.repeats * ROUNDS_MAX_FACTOR + 1):
+        taken: Round = {}
+        for gateway in plan.gateways:
+            sample = taken[gateway.name] = take_sample(plan, gateway, kind, plan.seconds)
             measure.console.print(
-                f"{kind} {turn + 1}/{repeats} {gateway.name}: {sample.cpu_us:.0f} µs,"
-                f" {sample.load.requests / sample.load.duration_s:,.0f} requests/s",
+                f"{kind}, round {number}, {gateway.name}: {sample.cpu_us:.1f} µs/request,"
+                f" {sample.load.requests / sample.load.duration_s:,.0f} requests/s,"
+                f" others {sample.others_cores:.2f} cores",
                 style="dim",
             )
-    return samples
+        rounds.append(taken)
+        if sum(find_noise(taken) <= CALM_MAX_CORES for taken in rounds) >= plan.repeats:
+            break
+    return sorted(rounds, key=find_noise)[: plan.repeats]
 
 
-def build_figures(kind: str, samples: dict[str, list[Sample]]) -> list[Figure]:
-    """Ratios are taken within a round, and the median over the rounds is told."""
+def build_figures(kind: str, rounds: Sequence[Round]) -> list[Figure]:
+    """Medians over the rounds; a ratio is taken within each round first, where both met the same noise."""
+
+    def median(name: str, unit: str, values: Iterable[float], target: float | None = None) -> Figure:
+        value = round(statistics.median(values), 3)
+        return Figure(name=f"{kind}_{name}", value=value, unit=unit, target=target)
+
     figures = []
-    for peer, taken in samples.items():
-        if peer == "forebay" or "forebay" not in samples:
-            continue
-        ratio = statistics.median(
-            ours.cpu_us / theirs.cpu_us for ours, theirs in zip(samples["forebay"], taken, strict=True)
-        )
-        name, target = f"{kind}_cpu_ratio_{peer}", TARGETS.get((kind, peer))
-        figures.append(Figure(name=name, value=round(ratio, 3), unit="ratio", target=target))
-    for name, taken in samples.items():
-        loads = [sample.load for sample in taken]
-        values = {
-            ("cpu_us", "µs/request"): [sample.cpu_us for sample in taken],
-            ("requests_per_s", "1/s"): [load.requests / load.duration_s for load in loads],
-            ("p50_ms", "ms"): [load.p50_ms for load in loads],
-            ("p99_ms", "ms"): [load.p99_ms for load in loads],
-        }
-        figures += [
-            Figure(name=f"{kind}_{quantity}_{name}", value=round(statistics.median(of), 2), unit=unit)
-            for (quantity, unit), of in values.items()
-        ]
+    names = list(rounds[0])
+    for peer in names if "forebay" in names else []:
+        if peer != "forebay":
+            ratios = [taken["forebay"].cpu_us / taken[peer].cpu_us for taken in rounds]
+            figures.append(median(f"cpu_ratio_{peer}", "ratio", ratios, TARGETS.get((kind, peer))))
+    for name in names:
+        samples = [taken[name] for taken in rounds]
+        loads = [sample.load for sample in samples]
+        rates = [load.requests / load.duration_s for load in loads]
+        figures.append(median(f"cpu_us_{name}", "µs/request", [sample.cpu_us for sample in samples]))
+        figures.append(median(f"requests_per_s_{name}", "1/s", rates))
+        figures.append(median(f"p50_ms_{name}", "ms", [load.p50_ms for load in loads]))
+        figures.append(median(f"p99_ms_{name}", "ms", [load.p99_ms for load in loads]))
+    noise = max(find_noise(taken) for taken in rounds)
+    figures.append(Figure(name=f"{kind}_others_cores_max", value=round(noise, 3), unit="cores"))
     return figures
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="CPU cost of a request: Forebay and its peers.")
     parser.add_argument("--seconds", type=int, default=4, help="length of one window of load (4)")
-    parser.add_argument("--repeats", type=int, default=7, help="windows for each server and kind (7)")
-    parser.add_argument("--only", choices=["json", "stream"], help="one kind of answer (both)")
-    parser.add_argument(
-        "--peers", nargs="*", choices=sorted(peers.RUNNERS), default=["vllm_router", "envoy"], help="(all)"
-    )
+    parser.add_argument("--repeats", type=int, default=7, help="rounds that count (7)")
+    parser.add_argument("--only", choices=KINDS, help="one kind of answer (both)")
+    choices = [name for name in peers.RUNNERS if name != "forebay"]
+    parser.add_argument("--peers", nargs="*", choices=choices, default=choices, help="(all)")
     parser.add_argument("--no-forebay", action="store_true", help="measure the peers alone")
     return parser.parse_args()
 
 
 def main() -> int:
     arguments = parse_arguments()
-    names = ([] if arguments.no_forebay else ["forebay"]) + [p for p in arguments.peers if p != "forebay"]
-    kinds = [arguments.only] if arguments.only else ["json", "stream"]
+    names = [*([] if arguments.no_forebay else ["forebay"]), *arguments.peers]
+    figures: list[Figure] = []
     try:
-        measure.require_commands(
-            *(need for name in ("upstream", *names) for need in peers.NEEDS.get(name, ()))
-        )
+        needs = [need for name in ("upstream", *names) for need in peers.NEEDS.get(name, ())]
+        measure.require_commands(*needs)
         cores = measure.choose_cores(os.sched_getaffinity(0))
-        figures: list[Figure] = []
         with peers.run_upstream(cores) as upstream, peers.run_gateways(names, upstream, cores) as gateways:
-            for kind in kinds:
-                samples = measure_kind(
-                    gateways, kind, cores=cores, seconds=arguments.seconds, repeats=arguments.repeats
-                )
-                figures += build_figures(kind, samples)
+            plan = Plan(
+                gateways=gateways,
+                upstream=upstream,
+                cores=cores,
+                seconds=arguments.seconds,
+                repeats=arguments.repeats,
+            )
+            for kind in [arguments.only] if arguments.only else KINDS:
+                figures += build_figures(kind, measure_kind(plan, kind))
     except BenchError as error:
         return measure.fail(error)
     measure.publish("gateway", figures)

@@ -68,6 +68,13 @@ def read_cpu_s(pid: int) -> float:
     return sum(parse_cpu_ticks(Path(f"/proc/{p}/stat").read_text()) for p in find_tree(pid)) / TICKS_PER_S
 
 
+def read_machine_cpu_s() -> float:
+    """CPU seconds that the whole machine has used up to now, and those that its host took."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split(maxsplit=9)[1:9]]
+    idle, waiting = fields[3], fields[4]
+    return (sum(fields) - idle - waiting) / TICKS_PER_S
+
+
 def read_rss_mib(pid: int) -> float:
     """Resident memory of a process tree."""
     pages = sum(int(Path(f"/proc/{p}/statm").read_text().split()[1]) for p in find_tree(pid))
@@ -154,11 +161,12 @@ def compute_quantile(values: Sequence[float], quantile: float) -> float:
     return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))]
 
 
-console = Console(stderr=True)
+console = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 def publish(bench: str, figures: Sequence[Figure]) -> None:
     """A table for people on stderr, then the one JSON line on stdout."""
+    console.print()
     table = Table(title=f"Forebay bench: {bench}", title_justify="left")
     for heading in ("figure", "value", "unit", "at most", "holds"):
         table.add_column(heading, justify="right" if heading in ("value", "at most") else "left")

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import measure
+from forebay.app.supervisor_socket import open_listener
 from forebay.core.keys import KeyEntry, compute_key_digest
 from forebay.core.routes import Endpoint, Route, RouteTable, Snapshot, Target, encode_snapshot
 from measure import BenchError
@@ -42,8 +43,9 @@ NEEDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """Where the fixed answers come from."""
+    """Where the fixed answers come from: one nginx, two ports."""
 
+    pid: int
     json_port: int
     stream_port: int
 
@@ -160,7 +162,7 @@ http {{
   server {{
     listen 127.0.0.1:{stream_port} backlog=4096; default_type text/event-stream;
     location = {chat} {{ root {folder}; error_page 405 =200 /stream; try_files /stream =404; }}
-    location = /stream {{ root {folder}; ssi on; ssi_types text/event-stream; error_page 405 =200 /stream; }}
+    location = /stream {{ root {folder}; ssi on; ssi_types text/event-stream; }}
     location / {{ return 200 ''; }}
   }}
 }}
@@ -170,7 +172,7 @@ http {{
 @contextmanager
 def run_upstream(cores: measure.Cores) -> Iterator[Upstream]:
     """One nginx that answers every path of one port with the JSON, and chat of the other with the stream."""
-    upstream = Upstream(json_port=pick_port(), stream_port=pick_port())
+    json_port, stream_port = pick_port(), pick_port()
     nginx = measure.find_command("nginx")
     assert nginx is not None, "require_commands comes first"
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as name:
@@ -178,8 +180,8 @@ def run_upstream(cores: measure.Cores) -> Iterator[Upstream]:
         folder.chmod(0o755)
         (folder / "stream").write_bytes(build_stream())
         text = _NGINX.format(
-            json_port=upstream.json_port,
-            stream_port=upstream.stream_port,
+            json_port=json_port,
+            stream_port=stream_port,
             answer=build_answer().decode(),
             chat=CHAT,
             folder=folder,
@@ -188,15 +190,11 @@ def run_upstream(cores: measure.Cores) -> Iterator[Upstream]:
         log = folder / "log"
         command = [nginx, "-e", "stderr", "-p", name, "-c", str(folder / "nginx.conf")]
         with run_pinned(command, core=cores.load, log=log) as process:
-            wait_ready(process, log, partial(answers, upstream.json_port, "/health"))
-            direct = Gateway(
-                name="the upstream",
-                pid=process.pid,
-                json_port=upstream.json_port,
-                stream_port=upstream.stream_port,
+            wait_ready(process, log, partial(answers, json_port, "/health"))
+            check_answers(
+                Gateway(name="the upstream", pid=process.pid, json_port=json_port, stream_port=stream_port)
             )
-            check_answers(direct)
-            yield upstream
+            yield Upstream(pid=process.pid, json_port=json_port, stream_port=stream_port)
 
 
 # --- Forebay ------------------------------------------------------------------------------------------------
@@ -222,7 +220,7 @@ def run_forebay(upstream: Upstream, cores: measure.Cores) -> Iterator[Gateway]:
         run, log = data / "run", data / "log"
         run.mkdir()
         (run / "snapshot.msgpack").write_bytes(encode_snapshot(build_snapshot(upstream)))
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=4096))
+        listener = stack.enter_context(open_listener("127.0.0.1", 0, section="gateway"))
         fd, port = listener.fileno(), listener.getsockname()[1]
         command = [sys.executable, "-m", "forebay.app.worker"]
         command += ["--run-dir", str(run), "--index", "0", "--listen-fd", str(fd)]
