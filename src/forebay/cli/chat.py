@@ -1,0 +1,262 @@
+"""`forebay chat`: one question or a conversation, through the gateway that runs here or another.
+
+The answer goes to standard output, everything else to standard error.  The key of the data folder is sent to
+the gateway of that data folder only, never to an address from `--url`.
+"""
+
+import importlib
+import sys
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from forebay.app.clock import SystemClock
+from forebay.app.config import Config, load_config, read_api_key
+from forebay.app.config_explain import suggest
+from forebay.app.supervisor_state import load_run_state
+from forebay.cli.gateway_client import Finish, GatewayClient, Refused, Spent, Text
+from forebay.cli.terminal import Failure, Outcome, is_plain, paint, print_error, print_note
+from forebay.core.clock import Clock
+from forebay.core.errors import ForebayError
+from forebay.core.routes import Endpoint
+
+HELP: Final = "/model NAME changes the model, /reset forgets what was said, /quit (or Ctrl-D) ends"
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # to listen on, not to connect to
+_UNPRINTABLE: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    config_file: Path | None = None
+    message: str | None = None
+    model: str | None = None
+    system: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    url: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Door:
+    """Where to knock, with what, and what is known to be behind it."""
+
+    client: GatewayClient
+    key_source: str
+    models: tuple[str, ...]  #: that this configuration can chat with; empty for another gateway
+
+
+@dataclass(slots=True, kw_only=True)
+class _Talk:
+    """What has been said so far, and how to go on."""
+
+    model: str
+    options: ChatOptions
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    def forget(self) -> None:
+        system = self.options.system
+        self.messages = [{"role": "system", "content": system}] if system else []
+
+    def request(self) -> dict[str, Any]:
+        wanted = {
+            "model": self.model,
+            "messages": self.messages,
+            "max_tokens": self.options.max_tokens,
+            "temperature": self.options.temperature,
+        }
+        return {name: value for name, value in wanted.items() if value is not None}
+
+
+def chat(options: ChatOptions) -> Outcome:
+    door = _find_door(options)
+    is_talk = options.message is None and sys.stdin.isatty()
+    message = options.message
+    if not is_talk and message in (None, "-"):
+        message = sys.stdin.read()
+    if not is_talk and not (message or "").strip():
+        print_error("there is nothing to say", "give a message, or pipe one in")
+        return Outcome.USAGE
+    talk = _Talk(model=_choose_model(door, options.model), options=options)
+    talk.forget()
+    clock = SystemClock()
+    if message is not None:
+        _say(door, talk, message, clock)
+        return Outcome.OK
+    return _converse(door, talk, clock)
+
+
+def _converse(door: _Door, talk: _Talk, clock: Clock) -> Outcome:
+    with suppress(ImportError):
+        # Gives `input` line editing and history.  Not at the top: it may write to the terminal when loaded.
+        importlib.import_module("readline")
+    print_note(f"{talk.model} at {door.client.url}. {HELP}.")
+    while True:
+        try:
+            line = input(paint("you> ", "cyan")).strip()
+        except EOFError:
+            sys.stdout.write("\n")
+            return Outcome.OK
+        if not line:
+            continue
+        if line.startswith("/"):
+            if not _obey(line, door, talk):
+                return Outcome.OK
+            continue
+        try:
+            _say(door, talk, line, clock)
+        except KeyboardInterrupt:
+            sys.stdout.write("\n")
+            print_note("stopped")
+        except Failure as failure:
+            print_error(failure.message, failure.hint)
+
+
+def _obey(line: str, door: _Door, talk: _Talk) -> bool:
+    """Whether the conversation goes on after a command."""
+    command, _, argument = line.partition(" ")
+    if command in ("/quit", "/exit", "/q"):
+        return False
+    if command == "/reset":
+        talk.forget()
+        print_note("forgotten")
+    elif command == "/model" and argument.strip():
+        talk.model = argument.strip()
+        print_note(f"now {talk.model}")
+    elif command == "/model":
+        print_note(f"now {talk.model}; there is {', '.join(door.client.fetch_models())}")
+    else:
+        print_note(HELP)
+    return True
+
+
+def _say(door: _Door, talk: _Talk, message: str, clock: Clock) -> None:
+    """One turn.  What broke off stays in the conversation only as far as it came."""
+    before = list(talk.messages)
+    talk.messages.append({"role": "user", "content": message})
+    answer: list[str] = []
+    try:
+        _print_answer(door.client, talk, answer, clock)
+    except Refused as refused:
+        raise _explain(refused, door, talk.model) from None
+    finally:
+        if answer:
+            talk.messages.append({"role": "assistant", "content": "".join(answer)})
+        else:
+            talk.messages = before
+
+
+def _print_answer(client: GatewayClient, talk: _Talk, answer: list[str], clock: Clock) -> None:
+    started_ns = clock.monotonic_ns()
+    first_ns: int | None = None
+    spent = Spent(input_tokens=None, output_tokens=None)
+    reason = ""
+    with closing(client.stream_chat(talk.request())) as pieces:
+        try:
+            for piece in pieces:
+                match piece:
+                    case Text():
+                        first_ns = first_ns or clock.monotonic_ns()
+                        answer.append(piece.text)
+                        sys.stdout.write(_printable(piece.text))
+                        sys.stdout.flush()
+                    case Spent():
+                        spent = piece
+                    case Finish():
+                        reason = piece.reason
+        finally:
+            if answer:
+                sys.stdout.write("\n")
+                sys.stdout.flush()
+    print_note(_summarise(spent, started_ns, first_ns, clock.monotonic_ns(), reason))
+
+
+def _printable(text: str) -> str:
+    """In a terminal, what a model says must not move the cursor or change colours."""
+    return text if is_plain() else text.translate(_UNPRINTABLE)
+
+
+def _summarise(spent: Spent, started_ns: int, first_ns: int | None, ended_ns: int, reason: str) -> str:
+    parts = []
+    if spent.input_tokens is not None and spent.output_tokens is not None:
+        parts.append(f"{spent.input_tokens} tokens in, {spent.output_tokens} out")
+    if first_ns is not None:
+        parts.append(f"first token after {(first_ns - started_ns) / 1e9:.2f} s")
+    parts.append(f"{(ended_ns - started_ns) / 1e9:.2f} s in all")
+    if reason not in ("", "stop"):
+        parts.append(f"ended by {reason}")
+    return " · ".join(parts)
+
+
+# --- which gateway, which key, which model ------------------------------------------------------------------
+
+
+def _find_door(options: ChatOptions) -> _Door:
+    if options.url is not None:
+        key, source = _find_key(options, None)
+        return _Door(client=GatewayClient(options.url, key), key_source=source, models=())
+    config = load_config(options.config_file, secrets_needed=False)
+    key, source = _find_key(options, config)
+    models = tuple(name for name, model in config.models.items() if Endpoint.CHAT in model.endpoints)
+    return _Door(client=GatewayClient(_find_url(config), key), key_source=source, models=models)
+
+
+def _find_key(options: ChatOptions, config: Config | None) -> tuple[str | None, str]:
+    if options.key:
+        return options.key, "--key"
+    if key := read_api_key():
+        return key, "FOREBAY_API_KEY"
+    if config is None:
+        return None, "nowhere: give --key or set FOREBAY_API_KEY"
+    with suppress(OSError, UnicodeDecodeError):
+        return config.local_key_path.read_text().strip() or None, str(config.local_key_path)
+    return None, f"nowhere: {config.local_key_path} is not there yet"
+
+
+def _find_url(config: Config) -> str:
+    if (state := load_run_state(config.state_path)) is not None:
+        return state.gateway_url
+    if config.gateway.port == 0:
+        raise Failure(
+            f"no Forebay runs in {config.data_path}", hint="start it with `forebay up`, or give --url"
+        )
+    host = "127.0.0.1" if config.gateway.host in _EVERYWHERE else config.gateway.host
+    return f"http://{f'[{host}]' if ':' in host else host}:{config.gateway.port}"
+
+
+def _choose_model(door: _Door, wanted: str | None) -> str:
+    if wanted:
+        return wanted
+    try:
+        names = door.client.fetch_models()
+    except Refused as refused:
+        raise _explain(refused, door, "") from None
+    for name in door.models:
+        if name in names:
+            return name
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise Failure("the key may call no model", hint="see `forebay keys list`")
+    raise Failure("which model?", hint=f"choose with --model: {', '.join(names)}")
+
+
+def _explain(refused: Refused, door: _Door, model: str) -> Failure:
+    if refused.http_status == 401:
+        return Failure(
+            f"the gateway does not accept the key: {refused.message}",
+            hint=f"it came from {door.key_source}; `forebay keys create NAME` makes another",
+        )
+    if refused.http_status == 404 and model:
+        names: tuple[str, ...] = ()
+        with suppress(ForebayError):
+            names = door.client.fetch_models()
+        return Failure(refused.message, hint=_name_models(model, names))
+    return Failure(refused.message)
+
+
+def _name_models(wanted: str, names: tuple[str, ...]) -> str:
+    close = suggest(wanted, names)
+    guess = f"did you mean `{close}`? " if close else ""
+    return f"{guess}the key may call: {', '.join(sorted(names)) or 'none'}"

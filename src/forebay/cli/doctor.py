@@ -1,0 +1,86 @@
+"""`forebay doctor`: runs every check, shows what each found, and says how to mend what is wrong."""
+
+from pathlib import Path
+
+import msgspec
+
+from forebay.app.config import check_config
+from forebay.cli.doctor_engines import check_engines
+from forebay.cli.doctor_machine import (
+    check_data_folder,
+    check_disk,
+    check_limits,
+    check_packages,
+    check_python,
+)
+from forebay.cli.doctor_running import check_ports, check_running
+from forebay.cli.finding import Finding, Verdict
+from forebay.cli.tables import Cell, Column, Table, print_table
+from forebay.cli.terminal import Outcome, is_plain, paint, print_line
+
+_STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
+
+
+def doctor(file: Path | None, *, as_json: bool) -> Outcome:
+    findings = examine(file)
+    failed = sum(finding.verdict is Verdict.FAIL for finding in findings)
+    if as_json:
+        value = {"ok": not failed, "findings": findings}
+        print_line(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    else:
+        _print_findings(findings)
+        _print_verdict(findings)
+    return Outcome.PROBLEM if failed else Outcome.OK
+
+
+def examine(file: Path | None) -> list[Finding]:
+    """All findings.  Where the configuration can't be used, what depends on it is left out."""
+    findings = [check_python(), *check_packages()]
+    config, problems = check_config(file)
+    if config is None:
+        first = problems[0]
+        message = f"{first.render()}" + (f", and {len(problems) - 1} more" if len(problems) > 1 else "")
+        finding = Finding(
+            name="configuration", verdict=Verdict.FAIL, message=message, hint="see `forebay config check`"
+        )
+        return [*findings, finding]
+    missing = [problem for problem in problems if problem.secret]
+    verdict = Verdict.FAIL if missing else Verdict.WARN if problems else Verdict.OK
+    said = (missing or problems)[:1]
+    findings.append(
+        Finding(
+            name="configuration",
+            verdict=verdict,
+            message=said[0].render() if said else str(config.file or "no file, the defaults apply"),
+            hint="see `forebay config check`" if said else "",
+        )
+    )
+    findings += [*check_data_folder(config), check_disk(config), check_limits(config)]
+    findings += check_engines(config)
+    findings += check_ports(config)
+    findings += check_running(config)
+    return findings
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    if is_plain():
+        for each in findings:
+            hint = f" ({each.hint})" if each.hint else ""
+            print_line(f"{each.verdict:<4}  {each.name}: {each.message}{hint}")
+        return
+    titles = ("", "What", "Found", "How to mend it")
+    rows = [
+        (Cell(text=each.verdict, style=_STYLES[each.verdict]), each.name, each.message, each.hint)
+        for each in findings
+    ]
+    print_table(Table(columns=[Column(title=title) for title in titles], rows=rows))
+
+
+def _print_verdict(findings: list[Finding]) -> None:
+    failed, warned = (
+        sum(finding.verdict is verdict for finding in findings) for verdict in (Verdict.FAIL, Verdict.WARN)
+    )
+    if failed or warned:
+        print_line(paint(f"{failed} failed, {warned} to look at", "red" if failed else "yellow"))
+    else:
+        print_line(paint("all is well", "green"))

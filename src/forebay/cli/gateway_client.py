@@ -1,0 +1,241 @@
+"""A small client of the gateway for people: blocking, one request at a time, the answer as it comes.
+
+Built on the standard library, because the gateway's own client is asynchronous and meant for many.  It reads
+no configuration and prints nothing; every failure is a `Failure` with words for the person at the keyboard.
+"""
+
+import http.client
+import ssl
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from forebay.cli.terminal import Failure
+from forebay.core.errors import AnswerTooLarge
+from forebay.net.sse import EventSplitter, parse_event
+
+CONNECT_AND_IDLE_S: Final = 600.0
+ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
+_READ_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Tokens that the request took, as the target counted them."""
+
+    input_tokens: int | None
+    output_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """Why the answer ended: `stop`, `length` and others."""
+
+    reason: str
+
+
+Piece = Text | Spent | Finish
+
+
+class Unreachable(Failure):
+    """Nobody answers at the address."""
+
+
+class Refused(Failure):
+    """The gateway answered with an error."""
+
+    def __init__(self, message: str, http_status: int, error_code: str) -> None:
+        super().__init__(message)
+        self.http_status = http_status
+        self.error_code = error_code
+
+
+class Broken(Failure):
+    """The answer ended before its end, or is none that the API allows."""
+
+
+# What is read of the answers.  Whatever else they hold is ignored.
+
+
+class _Delta(msgspec.Struct, kw_only=True):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct, kw_only=True):
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Usage(msgspec.Struct, kw_only=True):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Error(msgspec.Struct, kw_only=True):
+    message: str = ""
+    code: str | int | None = None
+
+
+class _Chunk(msgspec.Struct, kw_only=True):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: _Error | str | None = None
+
+
+class _ModelEntry(msgspec.Struct, kw_only=True):
+    id: str
+
+
+class _ModelList(msgspec.Struct, kw_only=True):
+    data: list[_ModelEntry]
+
+
+class GatewayClient:
+    """One gateway and one key.
+
+    Args:
+        url: the gateway's address, with or without `/v1` at its end.
+        key: sent as a bearer token; None sends none.
+
+    Raises:
+        Failure: for an address that is none.
+    """
+
+    def __init__(self, url: str, key: str | None) -> None:
+        try:
+            parts = urlsplit(url)
+            self._port = parts.port
+        except ValueError:
+            raise Failure(
+                f"{url} is not an address", hint="it should look like http://127.0.0.1:8080"
+            ) from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Failure(f"{url} is not an address", hint="it should look like http://127.0.0.1:8080")
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise Failure("the key holds characters that no key has", hint="was it copied whole?")
+        self._is_tls = parts.scheme == "https"
+        self._host = parts.hostname
+        self._path = parts.path.rstrip("/").removesuffix("/v1") + "/v1"
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        self.url = url
+
+    def fetch_models(self) -> tuple[str, ...]:
+        """The public names that the key may call."""
+        with self._exchange("GET", "/models") as answer:
+            body = answer.read(ANSWER_MAX_BYTES)
+        try:
+            return tuple(entry.id for entry in msgspec.json.decode(body, type=_ModelList).data)
+        except msgspec.DecodeError:
+            raise Broken(f"{self.url} does not answer like a gateway", hint="is the address right?") from None
+
+    def stream_chat(self, request: Mapping[str, Any]) -> Generator[Piece, None, None]:
+        """Asks for a chat completion and yields it as it comes.  Closing the iterator ends the request."""
+        whole = {**request, "stream": True, "stream_options": {"include_usage": True}}
+        try:
+            body = msgspec.json.encode(whole)
+        except UnicodeEncodeError:
+            raise Failure("the message is not UTF-8 text", hint="check its encoding") from None
+        with self._exchange("POST", "/chat/completions", body) as answer:
+            is_whole = False
+            for data in _read_events(answer):
+                if data == b"[DONE]":
+                    is_whole = True
+                    break
+                yield from _read_chunk(data)
+            if not is_whole:
+                raise Broken("the answer broke off")
+
+    @contextmanager
+    def _exchange(
+        self, method: str, path: str, body: bytes | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection = self._connect()
+        try:
+            headers = {**self._headers, **({"content-type": "application/json"} if body else {})}
+            try:
+                connection.request(method, self._path + path, body=body, headers=headers)
+            except (OSError, http.client.HTTPException) as error:
+                raise self._unreachable(error) from None
+            try:
+                answer = connection.getresponse()
+                if answer.status != 200:
+                    raise _read_refusal(answer)
+                yield answer
+            except TimeoutError:
+                raise Broken(f"no byte came for {CONNECT_AND_IDLE_S:.0f} s") from None
+            except (http.client.HTTPException, OSError) as error:
+                raise Broken(f"the answer broke off: {_name(error)}") from None
+        finally:
+            connection.close()
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._is_tls:
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(
+                self._host, self._port, timeout=CONNECT_AND_IDLE_S, context=context
+            )
+        return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_AND_IDLE_S)
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        return Unreachable(
+            f"nothing answers at {self.url}: {_name(error)}", hint="start it with `forebay up`"
+        )
+
+
+def _read_events(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    """The data of each event, without the empty ones."""
+    splitter = EventSplitter(ANSWER_MAX_BYTES)
+    try:
+        while block := answer.read1(_READ_BYTES):
+            for raw in splitter.feed(block):
+                if data := parse_event(raw).data:
+                    yield data
+    except AnswerTooLarge:
+        raise Broken("the answer holds an event that is too large") from None
+    if data := parse_event(splitter.finish()).data:
+        yield data
+
+
+def _read_chunk(data: bytes) -> Iterator[Piece]:
+    try:
+        chunk = msgspec.json.decode(data, type=_Chunk)
+    except msgspec.DecodeError:
+        raise Broken("the answer holds something that is not a chat completion") from None
+    if isinstance(chunk.error, _Error):
+        raise Broken(chunk.error.message or "the target reports an error without words")
+    if chunk.error is not None:
+        raise Broken(chunk.error)
+    for choice in chunk.choices[:1]:
+        if choice.delta is not None and choice.delta.content:
+            yield Text(text=choice.delta.content)
+        if choice.finish_reason:
+            yield Finish(reason=choice.finish_reason)
+    if chunk.usage is not None:
+        yield Spent(input_tokens=chunk.usage.prompt_tokens, output_tokens=chunk.usage.completion_tokens)
+
+
+def _read_refusal(answer: http.client.HTTPResponse) -> Refused:
+    try:
+        error = msgspec.json.decode(answer.read(ANSWER_MAX_BYTES), type=_Chunk).error
+    except msgspec.DecodeError:
+        error = None
+    if isinstance(error, _Error):
+        return Refused(error.message or answer.reason, answer.status, str(error.code or ""))
+    return Refused(f"HTTP {answer.status} {error or answer.reason}".strip(), answer.status, "")
+
+
+def _name(error: Exception) -> str:
+    """Words for an error whose own are often empty."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text or type(error).__name__

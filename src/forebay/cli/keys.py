@@ -1,0 +1,101 @@
+"""`forebay keys`: callers' keys, straight in the database, so that it works whether Forebay runs or not.
+
+A running control plane sees the change and hands it to the gateway's workers.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from forebay.app.clock import SystemClock
+from forebay.app.config import load_config
+from forebay.cli.tables import Cell, Column, Table, print_table
+from forebay.cli.terminal import Outcome, print_line, print_note
+from forebay.gateway.repo import KeyRecord, KeyRepo
+from forebay.store.database import Database
+
+
+def create(
+    file: Path | None, name: str, *, project: str, team: str, models: tuple[str, ...], as_json: bool
+) -> Outcome:
+    with _open_repo(file) as repo:
+        entry, plaintext = repo.create(name, project=project, team=team, models=models)
+    if as_json:
+        _print_json({"id": entry.id, "key": plaintext, "name": entry.name, "models": entry.models})
+        return Outcome.OK
+    print_line(plaintext)
+    print_note(f"{entry.id}: {entry.name}, may call {', '.join(entry.models)}. It is shown only this once.")
+    return Outcome.OK
+
+
+def list_keys(file: Path | None, *, as_json: bool) -> Outcome:
+    with _open_repo(file) as repo:
+        records = repo.list()
+    if as_json:
+        _print_json([_describe(record) for record in records])
+        return Outcome.OK
+    titles = ("Id", "Name", "Key", "Project", "Team", "Models", "Made", "Revoked")
+    print_table(
+        Table(columns=[Column(title=title) for title in titles], rows=[_row(each) for each in records])
+    )
+    return Outcome.OK
+
+
+def revoke(file: Path | None, key_id: str) -> Outcome:
+    with _open_repo(file) as repo:
+        record = repo.revoke(key_id)
+    print_line(f"{record.entry.id} ({record.entry.name}) opens nothing any more")
+    return Outcome.OK
+
+
+@contextmanager
+def _open_repo(file: Path | None) -> Iterator[KeyRepo]:
+    config = load_config(file, secrets_needed=False)
+    database = Database.open(config.database_path)
+    try:
+        database.migrate()
+        yield KeyRepo(database, SystemClock())
+    finally:
+        database.close()
+
+
+def _row(record: KeyRecord) -> tuple[str | Cell, ...]:
+    entry = record.entry
+    revoked = Cell(text=_day(record.revoked_ns), style="red")
+    return (
+        entry.id,
+        entry.name,
+        f"{entry.prefix}…",
+        entry.project,
+        entry.team,
+        " ".join(entry.models),
+        _day(record.created_ns),
+        revoked,
+    )
+
+
+def _describe(record: KeyRecord) -> dict[str, object]:
+    entry = record.entry
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "prefix": entry.prefix,
+        "project": entry.project,
+        "team": entry.team,
+        "models": entry.models,
+        "created_at": _day(record.created_ns),
+        "revoked_at": _day(record.revoked_ns) or None,
+    }
+
+
+def _day(time_ns: int | None) -> str:
+    if time_ns is None:
+        return ""
+    return datetime.fromtimestamp(time_ns / 1e9, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _print_json(value: object) -> None:
+    print_line(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

@@ -1,0 +1,240 @@
+"""The commands, their options and their help: the tree that `docs/cli.md` describes.
+
+Nothing but Typer is imported here at the top: `forebay --help` and completion must be quick, so every command
+imports its own module when it runs.  That is the one exception to imports at the top, and its only place.
+
+Exit status: 0 all went well, 1 there is a problem, 2 the command was not used rightly, 130 Ctrl-C.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forebay.cli.terminal import Outcome, guard, is_plain, make_streams_lenient
+
+app = typer.Typer(
+    name="forebay",
+    help="AI inference at scale over your own machines and the clouds, behind one gateway.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None if is_plain() else "markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+config_app = typer.Typer(help="Check and show forebay.yaml.", no_args_is_help=True)
+keys_app = typer.Typer(help="Callers' keys: make, list, revoke.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(keys_app, name="keys")
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="Use this file instead of ./forebay.yaml."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _file(context: typer.Context, own: Path | None) -> Path | None:
+    """The file named after the command, else the one named before it."""
+    root = context.find_root().params.get("config")
+    return own or (root if isinstance(root, Path) else None)
+
+
+@app.callback()
+def main(config: ConfigFile = None) -> None:
+    """AI inference at scale over your own machines and the clouds, behind one gateway."""
+
+
+@app.command()
+@guard
+def up(
+    context: typer.Context,
+    config: ConfigFile = None,
+    ask: Annotated[
+        str | None,
+        typer.Option(metavar="QUESTION", help="Ask this through the gateway once everything is ready."),
+    ] = None,
+) -> Outcome:
+    """Start everything here and stay until Ctrl-C.
+
+    Stays in the foreground. SIGTERM or Ctrl-C lets requests in flight finish, within a deadline.
+    """
+    from forebay.cli.up import up
+
+    return up(_file(context, config), ask)
+
+
+@app.command()
+@guard
+def chat(
+    context: typer.Context,
+    message: Annotated[
+        str | None,
+        typer.Argument(help="What to say; `-` reads it from standard input. Without it: a conversation."),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Public name of the model.")] = None,
+    system: Annotated[str | None, typer.Option("--system", "-s", help="System message.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", min=1, help="End the answer after so many tokens.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", min=0, max=2, help="0 is the most certain answer.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", help="Gateway to talk to instead of the one that runs here.")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="Key to use instead of FOREBAY_API_KEY or the data folder's local.key."),
+    ] = None,
+    config: ConfigFile = None,
+) -> Outcome:
+    """Talk to a model through the running gateway.
+
+    The answer comes as it is made. Without a message, and in a terminal, it is a conversation.
+    """
+    from forebay.cli.chat import ChatOptions, chat
+
+    return chat(
+        ChatOptions(
+            config_file=_file(context, config),
+            message=message,
+            model=model,
+            system=system,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            url=url,
+            key=key,
+        )
+    )
+
+
+@app.command()
+@guard
+def usage(
+    context: typer.Context,
+    by: Annotated[
+        str, typer.Option("--by", metavar="LIST", help="Group by key, model, hour, day, target, status.")
+    ] = "key,model",
+    since: Annotated[
+        str,
+        typer.Option(
+            "--since", metavar="AGE", help="How far back: 90m, 24h, 7d, 2w, all, or from a date on."
+        ),
+    ] = "24h",
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    config: ConfigFile = None,
+) -> Outcome:
+    """Show tokens by key, model and hour.
+
+    Current to the second, whether Forebay runs or not. Hours and days are UTC.
+    """
+    from forebay.cli.usage import usage
+
+    return usage(_file(context, config), by=by, since=since, as_json=as_json, as_csv=as_csv)
+
+
+@app.command()
+@guard
+def doctor(context: typer.Context, as_json: AsJson = False, config: ConfigFile = None) -> Outcome:
+    """See whether all that Forebay needs is there.
+
+    Says how to mend what is not; exit status 1 if something failed.
+    """
+    from forebay.cli.doctor import doctor
+
+    return doctor(_file(context, config), as_json=as_json)
+
+
+@app.command()
+@guard
+def version() -> Outcome:
+    """Print the version."""
+    from forebay.version import __version__
+
+    typer.echo(f"forebay {__version__}")
+    return Outcome.OK
+
+
+@config_app.command("check")
+@guard
+def config_check(context: typer.Context, config: ConfigFile = None) -> Outcome:
+    """Report every mistake in forebay.yaml at once.
+
+    Each with file, line, key, what is wrong and how to mend it; exit status 1 if there is one.
+    """
+    from forebay.cli.config import check
+
+    return check(_file(context, config))
+
+
+@config_app.command("show")
+@guard
+def config_show(context: typer.Context, config: ConfigFile = None) -> Outcome:
+    """Print all settings as they apply, defaults included."""
+    from forebay.cli.config import show
+
+    return show(_file(context, config))
+
+
+@config_app.command("schema")
+@guard
+def config_schema() -> Outcome:
+    """Print the JSON schema of forebay.yaml, for editors."""
+    from forebay.cli.config import schema
+
+    return schema()
+
+
+@keys_app.command("create")
+@guard
+def keys_create(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="What the key is for.")],
+    project: Annotated[str, typer.Option("--project", help="Project that the usage belongs to.")] = "default",
+    team: Annotated[str, typer.Option("--team", help="Team that the project belongs to.")] = "default",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model", "-m", metavar="PATTERN", help="What it may call, such as `gpt-*`; may be repeated."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> Outcome:
+    """Make a key and print it once: only its hash is kept."""
+    from forebay.cli.keys import create
+
+    models = tuple(model or ("*",))
+    return create(_file(context, config), name, project=project, team=team, models=models, as_json=as_json)
+
+
+@keys_app.command("list")
+@guard
+def keys_list(context: typer.Context, as_json: AsJson = False, config: ConfigFile = None) -> Outcome:
+    """List all keys, revoked ones too."""
+    from forebay.cli.keys import list_keys
+
+    return list_keys(_file(context, config), as_json=as_json)
+
+
+@keys_app.command("revoke")
+@guard
+def keys_revoke(
+    context: typer.Context,
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The id that `forebay keys list` shows.")],
+    config: ConfigFile = None,
+) -> Outcome:
+    """End a key."""
+    from forebay.cli.keys import revoke
+
+    return revoke(_file(context, config), key_id)
+
+
+def run() -> None:
+    """The entry point."""
+    make_streams_lenient()
+    try:
+        app()
+    except KeyboardInterrupt:  # while a command's module was still being imported
+        raise SystemExit(Outcome.INTERRUPTED) from None

@@ -1,0 +1,266 @@
+"""`forebay usage`: who used how much of what, from the ledger, whether Forebay runs or not.
+
+Takes in what the workers have written until now before it reads, so the figures are current.  Asking never
+makes a data folder where there is none.
+"""
+
+import csv
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from forebay.app.clock import SystemClock
+from forebay.app.config import Config, load_config
+from forebay.cli.tables import Cell, Column, Table, print_table
+from forebay.cli.terminal import Failure, Outcome, is_plain, print_line, print_note
+from forebay.gateway.repo import KeyRepo
+from forebay.ledger.ingest import Ingester, IngestLimits
+from forebay.ledger.rollup import NOTHING, UsageTotals, add_known, merge_totals
+from forebay.ledger.usage import UsageBy, UsageQuery, UsageRow, load_usage
+from forebay.store.database import Database
+from forebay.store.errors import StoreBusy
+
+_UNITS_S: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_BAR_CELLS: Final = 12
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_SPARKS: Final = "▁▂▃▄▅▆▇█"
+
+
+class BadOption(Failure):
+    """An option's value can't be understood."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """Rows, and the names of the keys in them."""
+
+    by: tuple[UsageBy, ...]
+    rows: Sequence[UsageRow]
+    key_names: Mapping[str, str]
+
+    @property
+    def total(self) -> UsageTotals:
+        return reduce(merge_totals, (row.totals for row in self.rows), NOTHING)
+
+
+def usage(file: Path | None, *, by: str, since: str, as_json: bool, as_csv: bool) -> Outcome:
+    clock = SystemClock()
+    try:
+        if as_json and as_csv:
+            raise BadOption("--json and --csv can't go together", hint="choose one of them")
+        query = UsageQuery(by=parse_by(by), since_ns=parse_since(since, clock.wall_ns()))
+    except BadOption as error:
+        print_note(f"error: {error.message}", "red")
+        print_note(f"  {error.hint}")
+        return Outcome.USAGE
+    answer = _load(load_config(file, secrets_needed=False), query, clock)
+    if as_json:
+        _print_json(answer)
+    elif as_csv:
+        _print_csv(answer)
+    else:
+        _print_table(answer, since)
+    return Outcome.OK
+
+
+def parse_by(text: str) -> tuple[UsageBy, ...]:
+    """Raises BadOption."""
+    words = [word.strip().casefold() for word in text.split(",") if word.strip()]
+    known = [by.value for by in UsageBy]
+    if unknown := [word for word in words if word not in known]:
+        raise BadOption(f"can't group by {', '.join(unknown)}", hint=f"possible: {', '.join(known)}")
+    if {"hour", "day"} <= set(words):
+        raise BadOption("can't group by hour and by day", hint="choose one of them")
+    return tuple(dict.fromkeys(UsageBy(word) for word in words))
+
+
+def parse_since(text: str, now_ns: int) -> int | None:
+    """The first nanosecond that counts; None for all there is.  Raises BadOption."""
+    word = text.strip().casefold()
+    if word == "all":
+        return None
+    if found := re.fullmatch(r"(\d{1,6})([mhdw])", word):
+        return now_ns - int(found[1]) * _UNITS_S[found[2]] * 10**9
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        hint = "90m, 24h, 7d, 2w, all, or a date like 2026-01-31"
+        raise BadOption(f"can't understand --since {text}", hint=hint) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()) * 10**9
+
+
+def _load(config: Config, query: UsageQuery, clock: SystemClock) -> _Answer:
+    if not (config.database_path.exists() or config.ledger_path.exists()):
+        print_note(f"nothing was recorded in {config.data_path} yet; `forebay up` starts Forebay")
+        return _Answer(by=query.by, rows=(), key_names={})
+    database = Database.open(config.database_path)
+    try:
+        database.migrate()
+        limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
+        _ingest(Ingester(database, config.ledger_path, clock, limits))
+        names = {record.entry.id: record.entry.name for record in KeyRepo(database, clock).list()}
+        return _Answer(by=query.by, rows=load_usage(database, query), key_names=names)
+    finally:
+        database.close()
+
+
+def _ingest(ingester: Ingester) -> None:
+    try:
+        while not (report := ingester.ingest_once()).is_complete:
+            pass
+    except StoreBusy:
+        print_note("the database is busy: the last moments may be missing", "yellow")
+        return
+    for problem in report.problems:
+        print_note(f"records that can't be read: {problem}", "yellow")
+
+
+# --- for people ---------------------------------------------------------------------------------------------
+
+
+def _print_table(answer: _Answer, since: str) -> None:
+    if not answer.rows:
+        age = f" in the last {since}" if re.fullmatch(r"\d+\w", since) else f" since {since}"
+        print_line("no requests" + ("" if since == "all" else age))
+        return
+    print_table(_make_table(answer))
+    total = answer.total
+    if UsageBy.HOUR in answer.by and not is_plain():
+        print_note(f"tokens by hour: {compute_sparkline(_by_hour(answer.rows))}")
+    if total.estimated:
+        print_note(f"tokens of {total.estimated} requests were counted here: their targets never said")
+
+
+def _make_table(answer: _Answer) -> Table:
+    groups = [by for by in UsageBy if by in answer.by]
+    groups.sort(key=lambda by: by not in (UsageBy.HOUR, UsageBy.DAY))
+    figures = ("Requests", "Failed", "In", "Cached", "Out", "First token", "Time")
+    columns = [Column(title=by.value.capitalize()) for by in groups]
+    columns += [Column(title=title, align="right") for title in figures]
+    columns.append(Column(title="Tokens", align="left"))
+    peak = max(_tokens(row.totals) for row in answer.rows)
+    whole = _tokens(answer.total)
+    rows: list[list[str | Cell]] = [
+        [
+            *[_GROUP_TEXTS[by](row, answer.key_names) for by in groups],
+            *_figures(row.totals),
+            Cell(text=_share(_tokens(row.totals), peak, whole), style="cyan"),
+        ]
+        for row in answer.rows
+    ]
+    footer = (["Total", *[""] * (len(groups) - 1)] if groups else []) + _figures(answer.total)
+    return Table(columns=columns, rows=rows, footer=footer if groups else ())
+
+
+_GROUP_TEXTS: Final[dict[UsageBy, Callable[[UsageRow, Mapping[str, str]], str]]] = {
+    UsageBy.KEY: lambda row, names: names.get(row.key or "", row.key or "(unknown)"),
+    UsageBy.MODEL: lambda row, names: row.model or "(none)",
+    UsageBy.HOUR: lambda row, names: _moment(row.start_s, "%Y-%m-%d %H:00"),
+    UsageBy.DAY: lambda row, names: _moment(row.start_s, "%Y-%m-%d"),
+    UsageBy.TARGET: lambda row, names: row.target or "(none)",
+    UsageBy.STATUS: lambda row, names: str(row.status),
+}
+
+
+def _figures(totals: UsageTotals) -> list[str]:
+    return [
+        f"{totals.requests:,}",
+        f"{totals.failed:,}",
+        _number(_tokens_in(totals)),
+        _number(totals.tokens_input_cached),
+        _number(_tokens_out(totals)),
+        _mean(totals.first_token_ns_sum, totals.first_token_count),
+        _mean(totals.duration_ns_sum, totals.duration_count),
+    ]
+
+
+def _tokens_in(totals: UsageTotals) -> int | None:
+    return add_known((totals.tokens_input, totals.tokens_input_cached, totals.tokens_input_audio))
+
+
+def _tokens_out(totals: UsageTotals) -> int | None:
+    return add_known((totals.tokens_output, totals.tokens_output_reasoning, totals.tokens_output_audio))
+
+
+def _tokens(totals: UsageTotals) -> int:
+    return (_tokens_in(totals) or 0) + (_tokens_out(totals) or 0)
+
+
+def _number(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"
+
+
+def _mean(sum_ns: int, count: int) -> str:
+    if not count:
+        return "-"
+    mean_ms = sum_ns / count / 1e6
+    return f"{mean_ms:.0f} ms" if mean_ms < 10_000 else f"{mean_ms / 1000:.1f} s"
+
+
+def _moment(start_s: int | None, form: str) -> str:
+    return datetime.fromtimestamp(start_s or 0, tz=UTC).strftime(form)
+
+
+def _share(tokens: int, peak: int, whole: int) -> str:
+    percent = f"{tokens / whole:.0%}" if whole else "-"
+    return percent if is_plain() else f"{compute_bar(tokens, peak):<{_BAR_CELLS}} {percent}"
+
+
+def compute_bar(value: int, peak: int) -> str:
+    """A bar as long as the value's part of the peak, to an eighth of a character."""
+    eighths = round(_BAR_CELLS * 8 * value / peak) if peak else 0
+    return (_EIGHTHS[8] * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
+
+
+def compute_sparkline(values: Sequence[int]) -> str:
+    """One character for each value, its height by the highest."""
+    peak = max(values, default=0) or 1
+    return "".join(_SPARKS[round(value / peak * (len(_SPARKS) - 1))] for value in values)
+
+
+def _by_hour(rows: Sequence[UsageRow]) -> list[int]:
+    """Tokens of each hour between the first and the last, at most the last 168 of them."""
+    tokens: dict[int, int] = {}
+    for row in rows:
+        hour = (row.start_s or 0) // 3600
+        tokens[hour] = tokens.get(hour, 0) + _tokens(row.totals)
+    last = max(tokens)
+    return [tokens.get(hour, 0) for hour in range(max(min(tokens), last - 167), last + 1)]
+
+
+# --- for programs -------------------------------------------------------------------------------------------
+
+
+def _describe(row: UsageRow, answer: _Answer) -> dict[str, object]:
+    named: dict[str, object] = {}
+    for by in answer.by:
+        if by in (UsageBy.HOUR, UsageBy.DAY):
+            named[by.value] = _moment(row.start_s, "%Y-%m-%dT%H:%M:%SZ")
+        else:
+            named[by.value] = getattr(row, by.value)
+        if by is UsageBy.KEY:
+            named["key_name"] = answer.key_names.get(row.key or "", "")
+    return named | asdict(row.totals)
+
+
+def _print_json(answer: _Answer) -> None:
+    value = {
+        "by": [by.value for by in answer.by],
+        "rows": [_describe(row, answer) for row in answer.rows],
+        "total": asdict(answer.total),
+    }
+    print_line(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def _print_csv(answer: _Answer) -> None:
+    sample = UsageRow(totals=NOTHING)
+    writer = csv.DictWriter(sys.stdout, list(_describe(sample, answer)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_describe(row, answer) for row in answer.rows)
