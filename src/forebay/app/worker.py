@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ from forebay.gateway.http import App
 from forebay.gateway.metrics import Cells, compute_layout, fold_dead_files
 from forebay.gateway.model import State, build_state
 from forebay.gateway.records import Recorder
-from forebay.gateway.rsgi import InheritedSocketServer
+from forebay.gateway.server import Server
 from forebay.gateway.service import SWEEP_S, Service
 from forebay.ledger.segment import SegmentWriter
 from forebay.net.client import Client
@@ -86,7 +87,8 @@ class Worker:
             id_prefix=f"{index}{secrets.token_hex(5)}",
         )
         self._app = App(self._service, openai, self._metrics)
-        self._server = InheritedSocketServer(self._app, listen_fd, limits.connections_max)
+        self._server = Server(self._app.handle, limits.connections_max)
+        self._listener = socket.socket(fileno=listen_fd)
         self._stopping = asyncio.Event()
 
     def _build(self, snapshot: Snapshot, before: State | None) -> State:
@@ -102,13 +104,14 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
+        self._listener.setblocking(False)
+        await self._server.start(self._listener)
         async with asyncio.TaskGroup() as group:
             sweeps = group.create_task(self._sweep_forever())
-            group.create_task(self._drain_when_asked())
-            await self._server.serve()
+            await self._stopping.wait()
+            await self._drain()
             sweeps.cancel()
         lost = self._recorder.close()
-        self._client.close()
         if lost:
             logger.error("%d records could not be written before the end", lost)
 
@@ -131,8 +134,8 @@ class Worker:
             return
         self._recorder.backlog_max = snapshot.limits.record_backlog_max
 
-    async def _drain_when_asked(self) -> None:
-        await self._stopping.wait()
+    async def _drain(self) -> None:
+        """Readiness off, no new callers, streams finish, and what is left at the deadline is told so."""
         limits = self._service.state.snapshot.limits
         self._app.ready = False
         await asyncio.sleep(limits.drain_grace_s)
@@ -143,12 +146,8 @@ class Worker:
             await asyncio.sleep(SWEEP_S / 2)
         if self._service.cut_all():
             await asyncio.sleep(LAST_WORDS_S)
-        # Callers that keep an idle connection open must not keep us.
-        await asyncio.sleep(SWEEP_S)
-        if self._recorder.close():
-            logger.error("records could not be written before the end")
-        sys.stderr.flush()
-        os._exit(0)
+        self._server.close()
+        self._client.close()
 
 
 async def _main(make: Callable[[], Worker]) -> None:

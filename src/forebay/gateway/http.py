@@ -5,7 +5,6 @@ It parses nothing of a request's body; `service` does.  Every error leaves here 
 
 import asyncio
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 from forebay.core.errors import (
@@ -17,6 +16,7 @@ from forebay.core.errors import (
 from forebay.core.routes import Endpoint
 from forebay.gateway.metrics import render_metrics
 from forebay.gateway.model import Dialect, KeyState
+from forebay.gateway.server import Call
 from forebay.gateway.service import Service
 
 INFERENCE = {f"/v1/{endpoint.value}": endpoint for endpoint in Endpoint}
@@ -28,7 +28,7 @@ _KNOWN = frozenset({*INFERENCE, MODELS, "/healthz", "/readyz", "/metrics"})
 
 
 class App:
-    """The RSGI application of one worker.
+    """What one worker answers.
 
     Args:
         metrics_folder: where all workers keep their counters.
@@ -40,24 +40,25 @@ class App:
         self._dialect = dialect
         self._metrics_folder = metrics_folder
 
-    async def __rsgi__(self, scope: Any, proto: Any) -> None:
-        path = scope.path
-        endpoint = INFERENCE.get(path)
-        if endpoint is not None and scope.method == "POST":
-            await self.service.infer(scope, proto, endpoint)
+    async def handle(self, call: Call) -> None:
+        """Answers one call; never raises."""
+        endpoint = INFERENCE.get(call.path)
+        if endpoint is not None and call.method == "POST":
+            await self.service.infer(call, endpoint)
             return
+        path = call.path
         try:
-            await self._serve_other(scope, proto, path)
+            await self._serve_other(call, path)
         except ForebayError as error:
             headers = list(_JSON)
             if error.status == 401:
                 headers.append(("www-authenticate", "Bearer"))
             if isinstance(error, MethodNotAllowed):
                 headers.append(("allow", "POST" if path in INFERENCE else "GET"))
-            proto.response_bytes(error.status, headers, self._dialect.encode_error(error))
+            call.respond(error.status, headers, self._dialect.encode_error(error))
 
-    async def _serve_other(self, scope: Any, proto: Any, path: str) -> None:
-        method = scope.method
+    async def _serve_other(self, call: Call, path: str) -> None:
+        method = call.method
         known = path in _KNOWN or path.startswith(f"{MODELS}/")
         if not known:
             self.service.state.cells.count_refusal("unknown_url")
@@ -67,18 +68,18 @@ class App:
             self.service.state.cells.count_refusal("method_not_allowed")
             raise MethodNotAllowed(f"{path} takes {'POST' if path in INFERENCE else 'GET'}, not {method}")
         if path == "/healthz":
-            proto.response_bytes(200, _TEXT, b"ok\n")
+            call.respond(200, _TEXT, b"ok\n")
         elif path == "/readyz":
-            proto.response_bytes(200 if self.ready else 503, _TEXT, b"ok\n" if self.ready else b"draining\n")
+            call.respond(200 if self.ready else 503, _TEXT, b"ok\n" if self.ready else b"draining\n")
         elif path == "/metrics":
             # Rendering takes milliseconds; other requests go on meanwhile.
             loop = asyncio.get_running_loop()
             body = await loop.run_in_executor(None, render_metrics, self._metrics_folder)
-            proto.response_bytes(200, _METRICS, body)
+            call.respond(200, _METRICS, body)
         else:
-            self._serve_models(proto, path, self.service.authenticate(scope.headers))
+            self._serve_models(call, path, self.service.authenticate(call))
 
-    def _serve_models(self, proto: Any, path: str, key: KeyState) -> None:
+    def _serve_models(self, call: Call, path: str, key: KeyState) -> None:
         routes = self.service.state.routes
         if path == MODELS:
             names = [name for name in routes if name in key.allowed]
@@ -90,4 +91,4 @@ class App:
                 raise ModelNotFound(f"the model `{name[:200]}` does not exist, or this key may not call it")
             route = routes[name].route
             body = self._dialect.encode_model(name, route.created_s, route.owned_by)
-        proto.response_bytes(200, _JSON, body)
+        call.respond(200, _JSON, body)

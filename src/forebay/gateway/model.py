@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from forebay.core.errors import ConfigInvalid, ForebayError, UpstreamCredentials
+from forebay.core.errors import CallerLeft, ConfigInvalid, ForebayError, UpstreamCredentials
 from forebay.core.events import Tokens, UsageSource
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import Endpoint, Route, Snapshot, Target
 from forebay.gateway.metrics import Cells, EndpointCells
+from forebay.gateway.server import Call
 from forebay.net.client import Client, Origin, parse_address
 from forebay.net.connection import Connection
 
@@ -179,15 +180,15 @@ class Exchange:
     """One request, from its head's arrival to its record."""
 
     __slots__ = (
-        "answer_bytes", "at_ns", "attempts", "body_bytes", "cells", "connection", "deadline", "endpoint",
-        "first_token_ns", "id", "key", "left", "model", "proto", "reading", "recorded", "route", "sent",
-        "started_ns", "state", "stream", "target", "task", "tokens", "usage_source", "waited_ns", "watcher",
+        "answer_bytes", "at_ns", "attempts", "body_bytes", "call", "cells", "connection", "deadline",
+        "endpoint", "first_token_ns", "id", "key", "left", "model", "reading", "recorded", "route", "sent",
+        "started_ns", "state", "stream", "target", "task", "tokens", "usage_source", "waited_ns",
     )  # fmt: skip
 
-    def __init__(self, state: State, request_id: str, proto: Any, started_ns: int, at_ns: int) -> None:
+    def __init__(self, state: State, request_id: str, call: Call, started_ns: int, at_ns: int) -> None:
         self.state = state
         self.id = request_id
-        self.proto = proto
+        self.call = call
         self.started_ns = started_ns
         self.at_ns = at_ns
         self.waited_ns = 0
@@ -211,4 +212,13 @@ class Exchange:
         self.reading = True  #: the body is still coming
         self.recorded = False
         self.task: asyncio.Task[Any] | None = None
-        self.watcher: asyncio.Task[None] | None = None
+
+    def leave(self) -> None:
+        """The caller has gone: let the target go at once."""
+        self.left = True
+        if self.recorded:
+            return
+        if self.connection is not None:
+            self.connection.fail(CallerLeft("the caller left"))
+        elif self.task is not None:
+            self.task.cancel()

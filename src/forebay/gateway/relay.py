@@ -5,7 +5,6 @@ allow-list cross; a target's credentials never do, wherever the target may have 
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -22,7 +21,7 @@ from forebay.core.errors import (
 from forebay.core.events import UsageSource
 from forebay.gateway.model import Dialect, Exchange, Meter
 from forebay.gateway.policy.attempt import Attempts
-from forebay.gateway.rsgi import ProtocolClosed
+from forebay.gateway.server import CallerGone
 from forebay.net.connection import Connection
 
 ERROR_TEXT_MAX = 1000  #: characters of a target's own words that are passed on when they are no JSON
@@ -94,43 +93,41 @@ class Relay:
         if connection.status != 200 or not connection.header(b"content-type").startswith(_STREAM_TYPE):
             rest = await self.whole(exchange, connection)
             return msgspec.structs.replace(rest, body=data + rest.body) if data else rest
-        transport: Any = None
+        call = exchange.call
         try:
             while True:
                 ended = connection.complete
                 out = meter.feed(data) if data else b""
                 if ended:
                     out += meter.finish()
-                if transport is None and (meter.content_seen or ended or meter.error):
+                if not call.streaming and (meter.content_seen or ended or meter.error):
                     early = self._read_early_end(meter)
                     if early is not None:
                         return early
-                    transport = self._begin_stream(exchange, connection, meter, attempts)
+                    self._begin_stream(exchange, connection, meter, attempts)
                 if ended:
                     break
-                if out and transport is not None:
+                if out and call.streaming:
                     exchange.answer_bytes += len(out)
                     begun = self._monotonic_ns()
-                    await transport.send_bytes(out)
+                    await call.send(out)
                     exchange.waited_ns += self._monotonic_ns() - begun
                 begun = self._monotonic_ns()
                 data = await connection.some()
                 exchange.waited_ns += self._monotonic_ns() - begun
-        except ProtocolClosed:
-            raise self._leave(exchange, meter) from None
-        except CallerLeft:
+        except (CallerGone, CallerLeft):
             raise self._leave(exchange, meter) from None
         except ForebayError as error:
-            if transport is None:
+            if not call.streaming:
                 raise
-            await self._end_broken(exchange, transport, meter, finish, error)
+            self._end_broken(exchange, meter, finish, error)
             return None
-        await self._end_stream(exchange, transport, meter, finish, out)
+        self._end_stream(exchange, meter, finish, out)
         return None
 
     def _begin_stream(
         self, exchange: Exchange, connection: Connection, meter: Meter, attempts: Attempts
-    ) -> Any:
+    ) -> None:
         connection.content_seen = True
         attempts.content_sent = True
         if meter.content_seen:
@@ -141,7 +138,7 @@ class Relay:
             ("x-accel-buffering", "no"),
             *_build_own_headers(exchange),
         ]
-        return exchange.proto.response_stream(200, headers)
+        exchange.call.begin_stream(200, headers)
 
     def _read_early_end(self, meter: Meter) -> Answer | None:
         """An error that came as the first event, as the answer with a status that it should have been.
@@ -156,9 +153,7 @@ class Relay:
             raise UpstreamTruncated("the target's stream ended before any content came")
         return None
 
-    async def _end_stream(
-        self, exchange: Exchange, transport: Any, meter: Meter, finish: FinishStream, out: bytes
-    ) -> None:
+    def _end_stream(self, exchange: Exchange, meter: Meter, finish: FinishStream, out: bytes) -> None:
         self._settle(exchange, meter)
         error: ForebayError | None = None
         if meter.error is not None:
@@ -168,13 +163,11 @@ class Relay:
             out += self._dialect.encode_error_event(error)
         exchange.answer_bytes += len(out)
         finish(exchange, error)
-        if out:
-            await _send_last(transport, out)
+        exchange.call.end_stream(out)
 
-    async def _end_broken(
+    def _end_broken(
         self,
         exchange: Exchange,
-        transport: Any,
         meter: Meter,
         finish: FinishStream,
         error: ForebayError,
@@ -184,7 +177,7 @@ class Relay:
         out = self._dialect.encode_error_event(error)
         exchange.answer_bytes += len(out)
         finish(exchange, error)
-        await _send_last(transport, out)
+        exchange.call.end_stream(out)
 
     def _leave(self, exchange: Exchange, meter: Meter) -> CallerLeft:
         self._settle(exchange, meter)
@@ -229,7 +222,7 @@ class Relay:
         ]
         if answer.retry_after.isdigit():
             headers.append(("retry-after", answer.retry_after.decode()))
-        exchange.proto.response_bytes(answer.status, headers, answer.body)
+        exchange.call.respond(answer.status, headers, answer.body)
 
     def send_error(self, exchange: Exchange, error: ForebayError, body: bytes) -> None:
         """An answer of our own."""
@@ -238,19 +231,11 @@ class Relay:
             headers.append(("retry-after", str(error.retry_after_s)))
         if error.status == 401:
             headers.append(("www-authenticate", "Bearer"))
-        exchange.proto.response_bytes(error.status, headers, body)
+        exchange.call.respond(error.status, headers, body)
 
 
 def _build_own_headers(exchange: Exchange) -> tuple[tuple[str, str], tuple[str, str]]:
     return ("x-request-id", exchange.id), ("x-forebay-attempts", str(exchange.attempts))
-
-
-async def _send_last(transport: Any, out: bytes) -> None:
-    """The record is written, so a caller that leaves now changes nothing."""
-    try:
-        await transport.send_bytes(out)
-    except ProtocolClosed:
-        pass
 
 
 def _redact(body: bytes, secret: bytes) -> bytes:

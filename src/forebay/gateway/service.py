@@ -7,7 +7,7 @@ after content went out, and never let a caller's bytes wait on anything but the 
 
 import asyncio
 import logging
-from typing import Any
+from collections.abc import Mapping
 
 from forebay.core.clock import Clock
 from forebay.core.errors import (
@@ -31,11 +31,10 @@ from forebay.gateway.policy.admit import explain_refusal
 from forebay.gateway.policy.attempt import Attempts, Step, choose_after_error, choose_after_status
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Answer, Relay
-from forebay.gateway.rsgi import ProtocolClosed
+from forebay.gateway.server import BodyOverflow, Call, CallerGone
 
 logger = logging.getLogger("forebay.gateway")
 
-WATCH_AFTER_NS = 200_000_000  #: a request older than this is watched for a caller that leaves
 BODY_MAX_NS = 60_000_000_000  #: how long a body may take to arrive
 SWEEP_S = 0.1
 
@@ -75,26 +74,27 @@ class Service:
 
     # --- one request ----------------------------------------------------------------------------------------
 
-    async def infer(self, scope: Any, proto: Any, endpoint: Endpoint) -> None:
+    async def infer(self, call: Call, endpoint: Endpoint) -> None:
         """Serves one request; never raises."""
         self._count += 1
         exchange = Exchange(
             self.state,
             f"req_{self._id_prefix}{self._count:x}",
-            proto,
+            call,
             self._monotonic_ns(),
             self._clock.wall_ns(),
         )
         exchange.endpoint = endpoint
         exchange.task = asyncio.current_task(self._loop)
+        call.on_left = exchange.leave
         self.active.add(exchange)
         cells = exchange.state.cells
         cells.cells[cells.in_flight] += 1
         try:
-            await self._serve(exchange, scope)
+            await self._serve(exchange)
         except ForebayError as error:
             self._answer_error(exchange, error)
-        except ProtocolClosed:
+        except CallerGone:
             self._answer_error(exchange, CallerLeft("the caller left"))
         except asyncio.CancelledError:
             self._answer_error(exchange, self._explain_cancel(exchange))
@@ -110,19 +110,18 @@ class Service:
             cells.cells[cells.in_flight] -= 1
             if exchange.connection is not None:
                 exchange.connection.abort()
-            if exchange.watcher is not None:
-                exchange.watcher.cancel()
+            call.on_left = None
 
-    async def _serve(self, exchange: Exchange, scope: Any) -> None:
+    async def _serve(self, exchange: Exchange) -> None:
         state = exchange.state
-        key = self.authenticate(scope.headers)
+        key = self.authenticate(exchange.call)
         exchange.key = key.entry
         if self.recorder.is_full:
             raise RecordsUnwritable(
                 "usage can't be recorded at the moment (is the disk full?), so no requests are accepted",
                 retry_after_s=5,
             )
-        body = await self._read_body(exchange, scope.headers)
+        body = await self._read_body(exchange)
         view = self._dialect.read_request(body)
         model, endpoint = view.model, exchange.endpoint
         assert endpoint is not None
@@ -135,16 +134,16 @@ class Service:
         exchange.route = route
         exchange.cells = route.cells[endpoint]
         exchange.stream = view.stream is True and endpoint is not Endpoint.EMBEDDINGS
-        await self._attempt_all(exchange, scope, view, body)
+        await self._attempt_all(exchange, view, body)
 
-    def authenticate(self, headers: Any) -> KeyState:
+    def authenticate(self, call: Call) -> KeyState:
         """Whose request it is.
 
         Raises:
             Unauthenticated: no key, or none that we know.
         """
         state = self.state
-        credential = headers.get("authorization")
+        credential = call.headers.get("authorization")
         if credential is None:
             state.cells.count_refusal("unauthenticated")
             raise Unauthenticated("no API key: send it as `Authorization: Bearer fb-…`")
@@ -155,42 +154,40 @@ class Service:
             raise Unauthenticated("the API key is wrong, expired or revoked")
         return key
 
-    async def _read_body(self, exchange: Exchange, headers: Any) -> bytes:
+    async def _read_body(self, exchange: Exchange) -> bytes:
+        call = exchange.call
         limits = exchange.state.snapshot.limits
-        length = headers.get("content-length")
-        size = int(length) if length is not None and length.isdecimal() else None
-        if size is not None:
-            self._reserve(exchange, size, limits.body_max_bytes, limits.memory_max_bytes)
+        size_max = limits.body_max_bytes
+        call.body_max = size_max
+        if call.length is None:
+            # Of unknown length, so each piece is taken into account before it is held.
+            call.grow = lambda more: self._reserve(exchange, more, limits.memory_max_bytes)
+        elif call.length > size_max:
+            raise _too_large(size_max)
+        if not self._reserve(exchange, call.length or call.received, limits.memory_max_bytes):
+            raise Overloaded("too many bytes are in flight; try again shortly", retry_after_s=1)
         begun = self._monotonic_ns()
-        if size is not None:
-            body: bytes = await exchange.proto()
-        else:
-            pieces: list[bytes] = []
-            async for piece in exchange.proto:
-                self._reserve(
-                    exchange, exchange.body_bytes + len(piece), limits.body_max_bytes, limits.memory_max_bytes
-                )
-                pieces.append(bytes(piece))
-            body = b"".join(pieces)
+        try:
+            body = await call.body()
+        except BodyOverflow:
+            if call.received > size_max:
+                raise _too_large(size_max) from None
+            raise Overloaded("too many bytes are in flight; try again shortly", retry_after_s=1) from None
         exchange.reading = False
         exchange.waited_ns += self._monotonic_ns() - begun
         return body
 
-    def _reserve(self, exchange: Exchange, size: int, size_max: int, memory_max: int) -> None:
-        """Takes a body's bytes into account before they are held."""
-        if size > size_max:
-            raise BodyTooLarge(
-                f"the request body is larger than {size_max} bytes (gateway.body_max_bytes)", param=None
-            )
-        more = size - exchange.body_bytes
+    def _reserve(self, exchange: Exchange, more: int, memory_max: int) -> bool:
+        """Takes bytes of a body into account before they are held; False when that would be too many."""
         if self._memory + more > memory_max:
-            raise Overloaded("too many bytes are in flight; try again shortly", retry_after_s=1)
+            return False
         self._memory += more
-        exchange.body_bytes = size
+        exchange.body_bytes += more
+        return True
 
     # --- attempts -------------------------------------------------------------------------------------------
 
-    async def _attempt_all(self, exchange: Exchange, scope: Any, view: RequestView, body: bytes) -> None:
+    async def _attempt_all(self, exchange: Exchange, view: RequestView, body: bytes) -> None:
         route = exchange.route
         assert route is not None
         total_s = max(target.target.timeouts.total_s for target in route.targets)
@@ -212,7 +209,7 @@ class Service:
             target = route.targets[at]
             exchange.target = target.target
             try:
-                answer = await self._attempt(exchange, scope, target, view, body, attempts)
+                answer = await self._attempt(exchange, target, view, body, attempts)
             except TargetError as error:
                 self._count_attempt(exchange, target, good=False)
                 step = choose_after_error(attempts, error)
@@ -230,7 +227,6 @@ class Service:
     async def _attempt(
         self,
         exchange: Exchange,
-        scope: Any,
         target: TargetState,
         view: RequestView,
         body: bytes,
@@ -244,7 +240,7 @@ class Service:
         timeouts = target.target.timeouts
         limits = exchange.state.snapshot.limits
         payload = self._dialect.encode_request(body, view, endpoint, target.target.model)
-        head = target.heads[endpoint] + _build_head_rest(exchange.id, len(payload), scope.headers)
+        head = target.heads[endpoint] + _build_head_rest(exchange.id, len(payload), exchange.call.headers)
         client_time = self._monotonic_ns()
         connection = None if attempts.resent else target.origin.pop_idle()
         if connection is None:
@@ -367,15 +363,11 @@ class Service:
     # --- all requests ---------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Looks at everything in flight: who left, who is too late.  To be called every `SWEEP_S`."""
+        """Looks at everything in flight: who is too late.  To be called every `SWEEP_S`."""
         now_ns = self._monotonic_ns()
         now = self._loop.time()
         for exchange in tuple(self.active):
             age = now_ns - exchange.started_ns
-            if age < WATCH_AFTER_NS:
-                continue
-            if exchange.watcher is None:
-                exchange.watcher = self._loop.create_task(_watch_caller(exchange))
             late = exchange.deadline and now > exchange.deadline + 2 * SWEEP_S
             if (late or (exchange.reading and age > BODY_MAX_NS)) and exchange.task is not None:
                 exchange.task.cancel()  # stuck on the caller: no deadline of the target's covers that
@@ -404,19 +396,11 @@ class Service:
         return TotalTimeout("the request did not finish in time")
 
 
-async def _watch_caller(exchange: Exchange) -> None:
-    """Waits for the caller to leave, and lets the target go at once when it does."""
-    await exchange.proto.client_disconnect()
-    exchange.left = True
-    if exchange.recorded:
-        return
-    if exchange.connection is not None:
-        exchange.connection.fail(CallerLeft("the caller left"))
-    elif exchange.task is not None:
-        exchange.task.cancel()
+def _too_large(size_max: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the request body is larger than {size_max} bytes (gateway.body_max_bytes)")
 
 
-def _build_head_rest(request_id: str, size: int, headers: Any) -> bytes:
+def _build_head_rest(request_id: str, size: int, headers: Mapping[str, str]) -> bytes:
     """What differs between two requests' heads, and the end of the head."""
     rest = f"content-length: {size}\r\nx-request-id: {request_id}\r\n"
     trace = headers.get("traceparent")
