@@ -22,7 +22,10 @@ Words = tuple[str, str]
 def explain_errors(error: ValidationError, source: Source) -> list[ConfigProblem]:
     """One problem for each error, without the copies that a filled-in default would make."""
     problems: list[ConfigProblem] = []
-    for item in error.errors(include_url=False, include_input=False):
+    items = error.errors(include_url=False, include_input=False)
+    for item in items:
+        if item["type"] == "too_short" and any(_is_below(other["loc"], item["loc"]) for other in items):
+            continue  # only because the wrong ones in the list do not count
         path = _clean_path(item["loc"])
         if path and path[0] in ("engines", "models") and path[0] not in source.data:
             continue  # made from the other one, where the same mistake is reported
@@ -48,6 +51,10 @@ def suggest_hint(word: str, known: Iterable[str], noun: str) -> str:
     if (close := suggest(word, names)) is not None:
         return f"did you mean `{close}`?"
     return f"{noun}: {', '.join(names)}" if names else f"{noun}: none"
+
+
+def _is_below(path: KeyPath, other: KeyPath) -> bool:
+    return len(path) > len(other) and path[: len(other)] == other
 
 
 def _clean_path(loc: tuple[int | str, ...]) -> KeyPath:

@@ -97,7 +97,7 @@ def parse_since(text: str, now_ns: int) -> int | None:
 
 
 def _load(config: Config, query: UsageQuery, clock: SystemClock) -> _Answer:
-    if not (config.database_path.exists() or config.ledger_path.exists()):
+    if not config.data_path.exists():
         print_note(f"nothing was recorded in {config.data_path} yet; `forebay up` starts Forebay")
         return _Answer(by=query.by, rows=(), key_names={})
     database = Database.open(config.database_path)
