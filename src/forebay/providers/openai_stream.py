@@ -15,7 +15,9 @@ from forebay.providers.json_edit import drop_field
 from forebay.providers.openai_usage import Usage, count_tokens
 
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
-_NULL_USAGE = b',"usage":null}\n'  # at an event's end: inside a string its quotes would be escaped
+_NULL_USAGE = b',"usage":null}\n\n'  # at an event's end: inside a string its quotes would be escaped
+_UNCOUNTED_MAX_BYTES = 64 * 1024
+_TAIL_BYTES = 4096
 _HELD_MAX_BYTES = 64 * 1024  #: a preamble longer than this is taken for content
 
 
@@ -47,12 +49,12 @@ class StreamMeter:
             is given out, so that another target may still answer instead.
         done: whether `[DONE]` has come.
         tokens: the usage that the target reported, or None.
-        events: data events so far.
         error: the bytes of an error object that came as an event, or None.
     """
 
     __slots__ = (
-        "_held", "_hide_usage", "_last", "_splitter", "content_seen", "done", "error", "events", "tokens",
+        "_events", "_held", "_hide_usage", "_last", "_splitter", "_uncounted", "_uncounted_bytes",
+        "content_seen", "done", "error", "tokens",
     )  # fmt: skip
 
     def __init__(self, *, hide_usage: bool, event_max_bytes: int) -> None:
@@ -63,13 +65,16 @@ class StreamMeter:
         self.content_seen = False
         self.done = False
         self.tokens: Tokens | None = None
-        self.events = 0
+        self._events = 0
+        self._uncounted: list[bytes] = []  # counted when somebody asks, which is rare
+        self._uncounted_bytes = 0
         self.error: bytes | None = None
 
     @property
     def content_events(self) -> int:
         """Events that may have brought a token: all but the preamble."""
-        return max(0, self.events - 1)
+        self._count_events()
+        return max(0, self._events - 1)
 
     @property
     def ended_well(self) -> bool:
@@ -93,86 +98,133 @@ class StreamMeter:
     def _absorb(self, block: bytes) -> bytes:
         if not block:
             return b""
-        self.events += block.count(b"data:")
-        if b'{"error"' in block:
+        self._uncounted.append(block)
+        self._uncounted_bytes += len(block)
+        if self._uncounted_bytes > _UNCOUNTED_MAX_BYTES:
+            self._count_events()
+        # Searching from the end is by far the faster way in CPython, present or not.
+        if block.rfind(b'{"error"') >= 0:
             self._note_error(block)
         if b"[DONE]" in block[-24:]:
             self.done = True
-        if b'"usage"' in block:
-            block = self._take_usage(block)
-        if block:
-            # A finish reason stands in the last event or the one before it.
-            self._last = block if len(block) > 512 else self._last[-4096:] + block
+        at = block.rfind(b'"usage"')
+        if at >= 0:
+            block = self._take_usage(block, at)
+        # A finish reason stands in the last event or the one before it.
+        self._last = block if len(block) > _TAIL_BYTES else self._last[-_TAIL_BYTES:] + block
         if self.content_seen:
             return block
-        self._held += block
-        if not self._has_content(block) and len(self._held) <= _HELD_MAX_BYTES:
+        if not _has_content(block) and len(self._held) + len(block) <= _HELD_MAX_BYTES:
+            self._held += block
             return b""
         self.content_seen = True
         held, self._held = self._held, b""
-        return held
+        return held + block
 
-    def _has_content(self, block: bytes) -> bool:
-        for raw in _split(block):
-            data = parse_event(raw).data or b""
-            if data == b"[DONE]":
-                return True
-            if not data:
-                continue
-            try:
-                event = _decode_event(data)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                return True  # not in the dialect as we know it: nothing to wait for
-            if event.choices and any(_speaks(choice) for choice in event.choices):
-                return True
-        return False
+    def _count_events(self) -> None:
+        self._events += sum(block.count(b"data:") for block in self._uncounted)
+        self._uncounted.clear()
+        self._uncounted_bytes = 0
 
-    def _take_usage(self, block: bytes) -> bytes:
-        """Notes the usage in a block of events, and takes it out where it is to be hidden."""
-        if self._hide_usage:
-            block = block.replace(_NULL_USAGE, b"}\n")
-            if b'"usage"' not in block:
-                return block
-        kept = []
-        for raw in _split(block):
-            kept.append(self._take_usage_from(raw) if b'"usage"' in raw else raw)
-        return b"".join(kept) if self._hide_usage else block
+    def _take_usage(self, block: bytes, at: int) -> bytes:
+        """Notes the usage in a block of events, and takes it out where it is to be hidden.
 
-    def _take_usage_from(self, raw: bytes) -> bytes:
-        data = parse_event(raw).data or b""
+        Args:
+            at: where the last `"usage"` of the block stands.
+        """
+        parts: list[bytes] = []  # from the end to the start
+        kept = len(block)  # from where on the block has been taken over
+        latest: Tokens | None = None
+        while at >= 0:
+            start, end = _find_event(block, at)
+            raw = block[start:end]
+            changed, tokens = self._take_usage_from(raw)
+            if latest is None:
+                latest = tokens
+            if changed is not raw:
+                parts += (block[end:kept], changed)
+                kept = start
+            at = block.rfind(b'"usage"', 0, start)
+        if latest is not None:
+            self.tokens = latest
+        if not parts:
+            return block
+        parts.append(block[:kept])
+        return b"".join(reversed(parts))
+
+    def _take_usage_from(self, raw: bytes) -> tuple[bytes, Tokens | None]:
+        """An event as it is handed on, `raw` itself if nothing changes, and the tokens that it reports."""
+        if raw.endswith(_NULL_USAGE):
+            return (raw[: -len(_NULL_USAGE)] + b"}\n\n" if self._hide_usage else raw), None
+        data = _read_data(raw)
         try:
             event = _decode_event(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return raw
-        if event.usage is not None:
-            tokens = count_tokens(event.usage)
-            if tokens is not None:
-                self.tokens = tokens
+            return raw, None
+        tokens = None if event.usage is None else count_tokens(event.usage)
         if not self._hide_usage:
-            return raw
+            return raw, tokens
         if event.usage is not None and not event.choices:
-            return b""
-        # The field stands beside content.  A data line that was split over several lines is left alone.
-        return raw.replace(data, drop_field(data, "usage")) if data in raw else raw
+            return b"", tokens
+        shorter = drop_field(data, "usage") if data and data in raw else data
+        # A data line that was split over several lines is left alone.
+        return (raw if shorter is data else raw.replace(data, shorter)), tokens
 
     def _note_error(self, block: bytes) -> None:
-        for raw in _split(block):
-            data = parse_event(raw).data or b""
-            if not data.startswith(b'{"error"'):
-                continue
-            try:
-                error = _decode_event(data).error
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                continue
-            if error is not None and bytes(error) != b"null":
-                self.error = bytes(error)
+        at = block.find(b'{"error"')
+        while at >= 0:
+            start, end = _find_event(block, at)
+            data = _read_data(block[start:end])
+            if data.startswith(b'{"error"'):
+                try:
+                    error = _decode_event(data).error
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    error = None
+                if error is not None and bytes(error) != b"null":
+                    self.error = bytes(error)
+            at = block.find(b'{"error"', end)
 
 
-def _split(block: bytes) -> list[bytes]:
+def _find_event(block: bytes, at: int) -> tuple[int, int]:
+    """Start and end of the event in which a position of a block of whole events lies."""
+    if b"\r" not in block:
+        # Two line feeds end an event; inside one they can't stand.
+        start = block.rfind(b"\n\n", 0, at) + 2 if at else 0
+        end = block.find(b"\n\n", at)
+        return (start if start > 1 else 0), (end + 2 if end >= 0 else len(block))
     splitter = EventSplitter(len(block) + 1)
-    events = splitter.feed(block)
-    rest = splitter.finish()
-    return [*events, rest] if rest else events
+    start = 0
+    for raw in splitter.feed(block):
+        if start + len(raw) > at:
+            return start, start + len(raw)
+        start += len(raw)
+    return start, len(block)
+
+
+def _read_data(raw: bytes) -> bytes:
+    """The data of an event: by far the most are one line, which needs no parser."""
+    if raw.startswith(b"data: ") and raw.endswith(b"\n\n") and raw.find(b"\n") == len(raw) - 2:
+        return raw[6:-2] if b"\r" not in raw else parse_event(raw).data or b""
+    return parse_event(raw).data or b""
+
+
+def _has_content(block: bytes) -> bool:
+    at = 0
+    while at < len(block):
+        _, end = _find_event(block, at)
+        data = _read_data(block[at:end])
+        at = end
+        if not data:
+            continue
+        if data == b"[DONE]":
+            return True
+        try:
+            event = _decode_event(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return True  # not in the dialect as we know it: nothing to wait for
+        if event.choices and any(_speaks(choice) for choice in event.choices):
+            return True
+    return False
 
 
 def _speaks(choice: _Choice) -> bool:
