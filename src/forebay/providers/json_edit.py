@@ -5,10 +5,16 @@ stand.  It never re-encodes a value.
 """
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
-_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+#: What decoding raises on bytes that are no JSON, not what they should be, or nested deeper than we follow.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+FIELDS_MAX = 1000  #: of an object that is edited: looking up the places of more would keep others waiting
+
+_Fields = Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=FIELDS_MAX)]
+_decode_fields = msgspec.json.Decoder(_Fields).decode
 _WHITESPACE = b" \t\r\n"
 
 
@@ -36,7 +42,7 @@ def find_fields(data: bytes) -> dict[str, tuple[int, int, int]] | None:
     None when the object names a field twice, which leaves no single place to edit.
 
     Raises:
-        msgspec.DecodeError: `data` is not a JSON object.
+        UNREADABLE: `data` is not a JSON object, or one of more than FIELDS_MAX fields.
     """
     fields = _decode_fields(data)
     places: dict[str, tuple[int, int, int]] = {}
@@ -61,7 +67,7 @@ def set_fields(data: bytes, values: Mapping[str, bytes]) -> bytes:
     An object that names a field twice is written anew field by field, each value's bytes kept.
 
     Raises:
-        msgspec.DecodeError: `data` is not a JSON object.
+        UNREADABLE: `data` is not a JSON object, or one of more than FIELDS_MAX fields.
     """
     places = find_fields(data)
     if places is None:
@@ -87,7 +93,7 @@ def drop_field(data: bytes, name: str) -> bytes:
     """The object without one top-level field and the comma that belonged to it.
 
     Raises:
-        msgspec.DecodeError: `data` is not a JSON object.
+        UNREADABLE: `data` is not a JSON object, or one of more than FIELDS_MAX fields.
     """
     places = find_fields(data)
     if places is None or name not in places:

@@ -10,10 +10,10 @@ import msgspec
 from forebay.core.errors import ForebayError, InvalidJSON, InvalidValue, MissingField
 from forebay.core.events import Tokens
 from forebay.core.routes import Endpoint
-from forebay.providers.json_edit import set_fields
+from forebay.providers.json_edit import FIELDS_MAX, UNREADABLE, set_fields
 from forebay.providers.openai_stream import StreamMeter
-from forebay.providers.openai_usage import Usage, count_tokens
 from forebay.providers.openai_usage import estimate_tokens as estimate_tokens
+from forebay.providers.openai_usage import read_usage
 
 UNSET = msgspec.UNSET
 Unset = msgspec.UnsetType
@@ -38,7 +38,7 @@ class RequestView(msgspec.Struct, frozen=True):
 
 
 class AnswerView(msgspec.Struct, frozen=True):
-    usage: Usage | None = None
+    usage: msgspec.Raw | None = None
 
 
 class ErrorView(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ def read_request(body: bytes) -> RequestView:
         view = _decode_request(body)
     except msgspec.ValidationError as error:
         raise _explain(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise InvalidJSON(f"the request body is not valid JSON: {error}") from None
     if not view.model:
         raise InvalidValue("`model` is empty; GET /v1/models lists what can be called", param="model")
@@ -84,6 +84,9 @@ def encode_request(body: bytes, view: RequestView, endpoint: Endpoint, target_mo
     """The bytes for a target: the caller's own, but for the model's name and the question for usage.
 
     The body is copied at most once, and only where something changes.
+
+    Raises:
+        InvalidJSON: something has to change, and the body has no place for it that can be found.
     """
     changes: dict[str, bytes] = {}
     if view.model != target_model:
@@ -94,7 +97,14 @@ def encode_request(body: bytes, view: RequestView, endpoint: Endpoint, target_mo
             opening = body.index(b"{") + 1
             return b"".join((b'{"stream_options":{"include_usage":true},', memoryview(body)[opening:]))
         changes["stream_options"] = _ask_for_usage(body)
-    return set_fields(body, changes) if changes else body
+    if not changes:
+        return body
+    try:
+        return set_fields(body, changes)
+    except msgspec.ValidationError:
+        raise InvalidJSON(f"the request body has more than {FIELDS_MAX} fields at its top level") from None
+    except UNREADABLE as error:
+        raise InvalidJSON(f"the request body is not valid JSON: {error}") from None
 
 
 class _StreamOptionsOnly(msgspec.Struct, frozen=True):
@@ -110,9 +120,9 @@ def read_answer(body: bytes) -> Tokens | None:
     """The tokens that a whole answer reports; None where it says nothing that can be read."""
     try:
         usage = _decode_answer(body).usage
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
-    return None if usage is None else count_tokens(usage)
+    return None if usage is None else read_usage(usage)
 
 
 def new_meter(*, hide_usage: bool, event_max_bytes: int) -> StreamMeter:
@@ -124,7 +134,7 @@ def read_error(body: bytes) -> bytes | None:
     """The error object of a target's answer in this dialect's envelope, None where it is in none."""
     try:
         error = bytes(_decode_error(body).error)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     return error if error[:1] == b"{" else None
 

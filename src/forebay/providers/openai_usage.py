@@ -1,29 +1,46 @@
 """Usage in the OpenAI dialect, as disjoint token classes.  Pure."""
 
+from typing import Annotated
+
 import msgspec
 
 from forebay.core.events import Tokens
+from forebay.providers.json_edit import UNREADABLE
 
 BYTES_PER_TOKEN = 4  #: the usual rule of thumb, for estimates where nobody counted
+#: Nobody counts below zero, nor so many tokens in one request; whoever says so is not believed.
+Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
-    cached_tokens: int | None = None
-    audio_tokens: int | None = None
+    cached_tokens: Count | None = None
+    audio_tokens: Count | None = None
 
 
 class CompletionDetails(msgspec.Struct, frozen=True):
-    reasoning_tokens: int | None = None
-    audio_tokens: int | None = None
+    reasoning_tokens: Count | None = None
+    audio_tokens: Count | None = None
 
 
 class Usage(msgspec.Struct, frozen=True):
     """OpenAI's usage object, as far as it is counted."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
+
+
+_decode_usage = msgspec.json.Decoder(Usage | None).decode
+
+
+def read_usage(data: bytes | msgspec.Raw) -> Tokens | None:
+    """The tokens of a usage object's JSON; None where it holds no count that can be believed."""
+    try:
+        usage = _decode_usage(data)
+    except UNREADABLE:
+        return None
+    return None if usage is None else count_tokens(usage)
 
 
 def count_tokens(usage: Usage) -> Tokens | None:
