@@ -1,0 +1,215 @@
+"""`forebay usage`: from records on disk to figures, without anything running."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from command_line import ESCAPE, forebay, in_terminal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forebay.app.clock import SystemClock
+from forebay.cli.usage import BadOption, compute_bar, compute_sparkline, parse_by, parse_since
+from forebay.core.events import Finished, Outcome, Tokens, UsageSource, encode_event
+from forebay.ledger.segment import SegmentWriter
+from forebay.ledger.usage import UsageBy
+
+HOUR_NS = 3600 * 10**9
+NOW_NS = SystemClock().wall_ns()
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FOREBAY_CONFIG", raising=False)
+
+
+def event(number: int, **fields: object) -> Finished:
+    given = {
+        "request_id": f"r{number}",
+        "at_ns": NOW_NS,
+        "key": "key_a",
+        "model": "m",
+        "target": "m@p",
+        "status": 200,
+        "tokens": Tokens(input=10, input_cached=5, output=20),
+        "usage_source": UsageSource.REPORTED,
+        "duration_ns": 3_000_000_000,
+        "first_token_ns": 250_000_000,
+    }
+    return Finished(**(given | fields))  # type: ignore[arg-type]
+
+
+def record(folder: Path, *events: Finished, worker: str = "w0") -> None:
+    writer = SegmentWriter(folder / ".forebay" / "ledger", worker, 1 << 20, SystemClock())
+    for each in events:
+        writer.append(encode_event(each))
+    writer.close()
+
+
+EVENTS = (
+    event(1),
+    event(2, at_ns=NOW_NS - 2 * HOUR_NS, model="n", tokens=Tokens(input=1000, output=2000)),
+    event(3, key="key_b", status=502, outcome=Outcome.FAILED, tokens=Tokens(), first_token_ns=None),
+    event(4, at_ns=NOW_NS - 100 * HOUR_NS, model="old"),
+)
+
+
+def rows(*args: str) -> list[dict[str, object]]:
+    result = forebay("usage", "--json", *args)
+    assert result.exit_code == 0
+    return json.loads(result.stdout)["rows"]  # type: ignore[no-any-return]
+
+
+def test_nothing_recorded_makes_nothing(tmp_path: Path) -> None:
+    result = forebay("usage")
+    assert result.exit_code == 0
+    assert "no requests in the last 24h" in result.stdout
+    assert "forebay up" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert rows() == []
+
+
+def test_records_are_current_and_counted_once(tmp_path: Path) -> None:
+    record(tmp_path, *EVENTS)
+    first = rows("--by", "model")
+    assert {row["model"]: row["requests"] for row in first} == {"m": 2, "n": 1}
+    assert rows("--by", "model") == first
+    record(tmp_path, event(5), worker="w1")
+    assert {row["model"]: row["requests"] for row in rows("--by", "model")} == {"m": 3, "n": 1}
+
+
+def test_a_table_for_people(tmp_path: Path) -> None:
+    record(tmp_path, *EVENTS)
+    result = forebay("usage", "--by", "key,model")
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[0] == [
+        "Key",
+        "Model",
+        "Requests",
+        "Failed",
+        "In",
+        "Cached",
+        "Out",
+        "First",
+        "token",
+        "Time",
+        "Tokens",
+    ]
+    assert lines[1] == ["key_a", "m", "1", "0", "15", "5", "20", "250", "ms", "3000", "ms", "1%"]
+    assert lines[2] == ["key_a", "n", "1", "0", "1,000", "-", "2,000", "250", "ms", "3000", "ms", "99%"]
+    assert lines[3] == ["key_b", "m", "1", "1", "-", "-", "-", "-", "3000", "ms", "0%"]
+    assert lines[4] == ["Total", "3", "1", "1,015", "5", "2,020", "250", "ms", "3000", "ms"]
+
+
+def test_hours_come_in_order_and_keys_by_name(tmp_path: Path) -> None:
+    key = json.loads(forebay("keys", "create", "my laptop", "--json").stdout)["id"]
+    record(tmp_path, *(event(n, key=key, at_ns=NOW_NS - n * HOUR_NS) for n in range(3)))
+    given = rows("--by", "key,hour")
+    assert [row["key_name"] for row in given] == ["my laptop"] * 3
+    hours = [str(row["hour"]) for row in given]
+    assert hours == sorted(hours)
+    assert all(hour.endswith(":00:00Z") for hour in hours)
+    assert "my laptop" in forebay("usage").stdout
+
+
+@pytest.mark.parametrize(
+    ("since", "count"), [("60m", 2), ("24h", 3), ("7d", 4), ("1w", 4), ("all", 4), ("2000-01-01", 4)]
+)
+def test_since(tmp_path: Path, since: str, count: int) -> None:
+    record(tmp_path, *EVENTS)
+    assert sum(int(str(row["requests"])) for row in rows("--since", since)) == count
+
+
+def test_without_groups_there_is_one_row(tmp_path: Path) -> None:
+    record(tmp_path, *EVENTS)
+    assert [row["requests"] for row in rows("--by", "")] == [3]
+    assert forebay("usage", "--by", "").exit_code == 0
+
+
+def test_csv_holds_what_json_holds(tmp_path: Path) -> None:
+    record(tmp_path, *EVENTS)
+    given = rows("--by", "status,target,day")
+    text = forebay("usage", "--by", "status,target,day", "--csv").stdout
+    read = list(csv.DictReader(io.StringIO(text)))
+    assert [list(row) for row in read] == [list(row) for row in given]
+    assert read == [{k: "" if v is None else str(v) for k, v in row.items()} for row in given]
+
+
+def test_totals_of_json_are_the_sum(tmp_path: Path) -> None:
+    record(tmp_path, *EVENTS)
+    total = json.loads(forebay("usage", "--json").stdout)["total"]
+    assert (total["requests"], total["failed"], total["tokens_output"]) == (3, 1, 2020)
+
+
+def test_estimates_are_named(tmp_path: Path) -> None:
+    record(tmp_path, event(1, usage_source=UsageSource.ESTIMATED), event(2))
+    assert "tokens of 1 requests were counted here" in forebay("usage").stderr
+
+
+def test_a_terminal_gets_bars(tmp_path: Path) -> None:
+    record(tmp_path, *EVENTS)
+    with in_terminal("usage", "--by", "model,hour", cwd=tmp_path) as terminal:
+        assert terminal.wait() == 0
+        terminal.wait_for("tokens by hour")
+        assert "█" * 12 in terminal.written
+        assert ESCAPE in terminal.written
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--by", "colour"), "can't group by colour"),
+        (("--by", "hour,day"), "by hour and by day"),
+        (("--since", "3y"), "--since 3y"),
+        (("--since", ""), "--since"),
+        (("--since", "2026-13-01"), "2026-13-01"),
+        (("--json", "--csv"), "can't go together"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_wrong_use(args: tuple[str, ...], words: str) -> None:
+    result = forebay("usage", *args)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_damaged_record_is_no_end(tmp_path: Path) -> None:
+    record(tmp_path, *EVENTS)
+    (file,) = (tmp_path / ".forebay" / "ledger").iterdir()
+    file.write_bytes(file.read_bytes() + b"\xff" * 50)
+    assert sum(int(str(row["requests"])) for row in rows()) == 3
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**9), st.integers(0, 10**9))
+def test_a_bar_is_never_longer_than_its_place(value: int, peak: int) -> None:
+    value, peak = min(value, peak), max(value, peak)
+    assert len(compute_bar(value, peak)) <= 12
+    assert compute_bar(peak, peak) == ("█" * 12 if peak else "")
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 10**9), max_size=50))
+def test_a_sparkline_has_one_mark_for_each_value_and_orders_as_they_do(values: list[int]) -> None:
+    line = compute_sparkline(values)
+    assert len(line) == len(values)
+    for one, mark in zip(values, line, strict=True):
+        for other, its in zip(values, line, strict=True):
+            assert one > other or mark <= its
+
+
+@settings(deadline=None)
+@given(st.text(max_size=12))
+def test_any_age_is_understood_or_refused(text: str) -> None:
+    try:
+        since = parse_since(text, NOW_NS)
+    except BadOption:
+        return
+    assert since is None or isinstance(since, int)
+
+
+def test_groups_may_be_written_freely() -> None:
+    assert parse_by(" Key , model,key") == (UsageBy.KEY, UsageBy.MODEL)
