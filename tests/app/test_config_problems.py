@@ -140,6 +140,7 @@ MISTAKES = [
         "must be a list",
         "",
     ),
+    ('gateway: {"a\\nb": 1}\n', 1, 'gateway."a\\nb"', "unknown key", "known here"),
     ("models:\n  a.b: 3\n", 2, 'models."a.b"', "must be a mapping", ""),
     ("a: !python/object:os.system x\n", 1, "a", "tags", "quotes"),
     ("a: {b: !x {c: 1}}\n", 1, "a", "unknown key", ""),

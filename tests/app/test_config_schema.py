@@ -30,6 +30,11 @@ def test_the_table_in_the_docs_is_current() -> None:
     assert compute_settings_table() in text
 
 
+def test_a_document_without_a_place_for_the_table_is_refused() -> None:
+    with pytest.raises(ValueError, match="lacks"):
+        replace_table("no marks here")
+
+
 def test_every_setting_has_a_description_and_a_default() -> None:
     settings = compute_settings()
     assert len(settings) > 35

@@ -93,8 +93,7 @@ def test_a_table_for_people(tmp_path: Path) -> None:
         "In",
         "Cached",
         "Out",
-        "First",
-        "token",
+        "TTFT",
         "Time",
         "Tokens",
     ]
@@ -154,7 +153,7 @@ def test_a_terminal_gets_bars(tmp_path: Path) -> None:
     with in_terminal("usage", "--by", "model,hour", cwd=tmp_path) as terminal:
         assert terminal.wait() == 0
         terminal.wait_for("tokens by hour")
-        assert "█" * 12 in terminal.written
+        assert "█" * 8 in terminal.written
         assert ESCAPE in terminal.written
 
 
@@ -187,8 +186,8 @@ def test_a_damaged_record_is_no_end(tmp_path: Path) -> None:
 @given(st.integers(0, 10**9), st.integers(0, 10**9))
 def test_a_bar_is_never_longer_than_its_place(value: int, peak: int) -> None:
     value, peak = min(value, peak), max(value, peak)
-    assert len(compute_bar(value, peak)) <= 12
-    assert compute_bar(peak, peak) == ("█" * 12 if peak else "")
+    assert len(compute_bar(value, peak)) <= 8
+    assert compute_bar(peak, peak) == ("█" * 8 if peak else "")
 
 
 @settings(deadline=None)

@@ -4,6 +4,7 @@ A problem says where (file, line, key), what is wrong and how to mend it.  It ne
 a secret: whoever makes one passes words, not what stood in the file.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -46,12 +47,13 @@ class ConfigInvalid(errors.ConfigInvalid):
 
 
 def format_key(path: Iterable[str | int]) -> str:
-    """`models.gpt-x.targets[0].url`; a name with a dot in it is quoted."""
+    """`models.gpt-x.targets[0].url`; a name with a dot or an odd character is quoted."""
     text = ""
     for part in path:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            word = f'"{part}"' if "." in part or not part else part
+            is_plain = part.isprintable() and part and "." not in part
+            word = part if is_plain else json.dumps(part, ensure_ascii=not part.isprintable())
             text += f".{word}" if text else word
     return text

@@ -5,19 +5,23 @@ Plain tables are never wrapped or cut: another program may read them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from forebay.cli.terminal import is_plain, print_line
 
+NAME_WIDTH_MIN: Final = 6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     title: str
     align: Literal["left", "right"] = "left"
+    is_whole: bool = False  #: never wrapped in a narrow terminal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +44,24 @@ def print_table(table: Table) -> None:
         for line in format_plain(table):
             print_line(line)
         return
-    drawn = RichTable(header_style="bold", show_footer=bool(table.footer), footer_style="bold")
+    drawn = RichTable(
+        box=SIMPLE_HEAD,
+        header_style="bold",
+        show_footer=bool(table.footer),
+        footer_style="bold",
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
     footer = [*table.footer, *[""] * (len(table.columns) - len(table.footer))]
     for column, foot in zip(table.columns, footer, strict=True):
-        drawn.add_column(column.title, justify=column.align, footer=Text(foot), overflow="fold")
+        drawn.add_column(
+            column.title,
+            justify=column.align,
+            footer=Text(foot),
+            overflow="fold",
+            no_wrap=column.is_whole,
+            min_width=None if column.is_whole else NAME_WIDTH_MIN,
+        )
     for row in table.rows:
         drawn.add_row(*[Text(_cell(cell).text, style=_cell(cell).style) for cell in row])
     Console().print(drawn)

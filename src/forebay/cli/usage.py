@@ -6,6 +6,7 @@ makes a data folder where there is none.
 
 import csv
 import re
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,7 +29,8 @@ from forebay.store.database import Database
 from forebay.store.errors import StoreBusy
 
 _UNITS_S: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_BAR_CELLS: Final = 12
+_BAR_CELLS: Final = 8
+_WIDE_COLUMNS: Final = 100
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _SPARKS: Final = "▁▂▃▄▅▆▇█"
 
@@ -141,21 +143,23 @@ def _print_table(answer: _Answer, since: str) -> None:
 def _make_table(answer: _Answer) -> Table:
     groups = [by for by in UsageBy if by in answer.by]
     groups.sort(key=lambda by: by not in (UsageBy.HOUR, UsageBy.DAY))
-    figures = ("Requests", "Failed", "In", "Cached", "Out", "First token", "Time")
+    is_narrow = not is_plain() and shutil.get_terminal_size().columns < _WIDE_COLUMNS
+    titles = [title for title in _FIGURES if not (is_narrow and title in _LEFT_OUT)]
     columns = [Column(title=by.value.capitalize()) for by in groups]
-    columns += [Column(title=title, align="right") for title in figures]
-    columns.append(Column(title="Tokens", align="left"))
+    columns += [Column(title=title, align="right", is_whole=True) for title in titles]
+    columns.append(Column(title="Tokens", is_whole=True))
     peak = max(_tokens(row.totals) for row in answer.rows)
     whole = _tokens(answer.total)
-    rows: list[list[str | Cell]] = [
-        [
-            *[_GROUP_TEXTS[by](row, answer.key_names) for by in groups],
-            *_figures(row.totals),
-            Cell(text=_share(_tokens(row.totals), peak, whole), style="cyan"),
-        ]
-        for row in answer.rows
-    ]
-    footer = (["Total", *[""] * (len(groups) - 1)] if groups else []) + _figures(answer.total)
+    rows: list[list[str | Cell]] = []
+    for row in answer.rows:
+        names = [_GROUP_TEXTS[by](row, answer.key_names) for by in groups]
+        share = _percent(_tokens(row.totals), whole)
+        if not (is_plain() or is_narrow):
+            share = f"{compute_bar(_tokens(row.totals), peak):<{_BAR_CELLS}} {share}"
+        rows.append(
+            [*names, *(_FIGURES[title](row.totals) for title in titles), Cell(text=share, style="cyan")]
+        )
+    footer = ["Total", *[""] * (len(groups) - 1), *(_FIGURES[title](answer.total) for title in titles)]
     return Table(columns=columns, rows=rows, footer=footer if groups else ())
 
 
@@ -169,16 +173,16 @@ _GROUP_TEXTS: Final[dict[UsageBy, Callable[[UsageRow, Mapping[str, str]], str]]]
 }
 
 
-def _figures(totals: UsageTotals) -> list[str]:
-    return [
-        f"{totals.requests:,}",
-        f"{totals.failed:,}",
-        _number(_tokens_in(totals)),
-        _number(totals.tokens_input_cached),
-        _number(_tokens_out(totals)),
-        _mean(totals.first_token_ns_sum, totals.first_token_count),
-        _mean(totals.duration_ns_sum, totals.duration_count),
-    ]
+_FIGURES: Final[dict[str, Callable[[UsageTotals], str]]] = {
+    "Requests": lambda totals: f"{totals.requests:,}",
+    "Failed": lambda totals: f"{totals.failed:,}",
+    "In": lambda totals: _number(_tokens_in(totals)),
+    "Cached": lambda totals: _number(totals.tokens_input_cached),
+    "Out": lambda totals: _number(_tokens_out(totals)),
+    "TTFT": lambda totals: _mean(totals.first_token_ns_sum, totals.first_token_count),
+    "Time": lambda totals: _mean(totals.duration_ns_sum, totals.duration_count),
+}
+_LEFT_OUT: Final = ("Cached", "TTFT")  #: in a narrow terminal, so that names stay readable
 
 
 def _tokens_in(totals: UsageTotals) -> int | None:
@@ -208,9 +212,8 @@ def _moment(start_s: int | None, form: str) -> str:
     return datetime.fromtimestamp(start_s or 0, tz=UTC).strftime(form)
 
 
-def _share(tokens: int, peak: int, whole: int) -> str:
-    percent = f"{tokens / whole:.0%}" if whole else "-"
-    return percent if is_plain() else f"{compute_bar(tokens, peak):<{_BAR_CELLS}} {percent}"
+def _percent(tokens: int, whole: int) -> str:
+    return f"{tokens / whole:.0%}" if whole else "-"
 
 
 def compute_bar(value: int, peak: int) -> str:
