@@ -1,0 +1,142 @@
+"""The control plane's process: wires the database, the loops and the admin API together, and serves.
+
+Started as `python -m forebay.app.control --config PATH|- --data DIR --engines-json FILE
+[--started-json FILE] [--listen-fd FD]`.  It may be killed at any time: the gateway goes on with the last
+snapshot, and records wait in their segments.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from forebay.app.clock import SystemClock
+from forebay.app.config import Config
+from forebay.app.config_model import ConfigOrigin
+from forebay.app.control_http import AdminRoutes, create_admin_app
+from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
+from forebay.app.control_server import AdminServer
+from forebay.app.control_setup import ensure_local_key, load_admin_token
+from forebay.app.control_watch import ConfigWatch, load_saved_config
+from forebay.app.supervisor_socket import open_listener
+from forebay.core.errors import ConfigInvalid, ForebayError
+from forebay.gateway.repo import KeyRepo
+from forebay.ledger.ingest import Ingester, IngestLimits
+from forebay.store.database import Database
+
+logger = logging.getLogger("forebay.control")
+
+LAST_INGEST_S: Final = 5.0
+SAVED_CONFIG: Final = "config.json"  #: in the run folder: the configuration in force
+
+
+class Control:
+    """The parts of one control plane and their common life.
+
+    Args:
+        watch: the configuration.
+        started: what the supervisor started with; it says where data lies.
+        engine_urls: the engines that were started, by name.
+        listen_fd: an inherited listening socket; None binds the configured address.
+    """
+
+    def __init__(
+        self, watch: ConfigWatch, started: Config, engine_urls: Mapping[str, str], listen_fd: int | None
+    ) -> None:
+        clock, config = SystemClock(), started
+        self._database = Database.open(config.database_path)
+        self._database.migrate()
+        keys = KeyRepo(self._database, clock)
+        ensure_local_key(config.local_key_path, keys)
+        token = load_admin_token(config.admin_token_path)
+        limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
+        self._plane = ControlPlane(
+            watch,
+            started=started,
+            keys=keys,
+            ingester=Ingester(self._database, config.ledger_path, clock, limits),
+            engine_urls=engine_urls,
+            snapshot_path=config.snapshot_path,
+            created_s=int(config.admin_token_path.stat().st_mtime),
+            clock=clock,
+        )
+        routes = AdminRoutes(
+            self._plane, keys=keys, database=self._database, state_path=config.state_path, clock=clock
+        )
+        app = create_admin_app(routes, self._plane, token)
+        if listen_fd is None:
+            listen_fd = open_listener(config.control.host, config.control.port, section="control").detach()
+        self._server = AdminServer(app, listen_fd)
+
+    async def run(self) -> None:
+        """Until SIGTERM; then takes in what was recorded to the end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._server.stop_accepting)
+        try:
+            await self._plane.refresh_snapshot()
+        except SnapshotUnwritable as error:
+            logger.error("%s", error.message)
+        async with asyncio.TaskGroup() as group:
+            loops = group.create_task(self._plane.run())
+            await self._server.serve()
+            loops.cancel()
+        try:
+            async with asyncio.timeout(LAST_INGEST_S):
+                await self._plane.ingest_now()
+        except TimeoutError:
+            logger.warning("not all records were taken in; the next start does it")
+        self._database.close()
+
+
+def load_configs(file: Path | None, data: Path, started_json: Path | None) -> tuple[ConfigWatch, Config]:
+    """The configuration to watch, and the one that everything was started with.
+
+    Raises:
+        ConfigInvalid: there is none that is valid.
+    """
+    origin = ConfigOrigin(folder=data.parent, file=None)
+    defaults = Config.model_validate({"data": {"dir": str(data)}}, context=origin)
+    watch = ConfigWatch(file, saved=defaults.run_path / SAVED_CONFIG, defaults=defaults)
+    started = None if started_json is None else load_saved_config(started_json, file)
+    return watch, (started or watch.config).model_copy(update={"data": defaults.data})
+
+
+def load_engine_urls(path: Path) -> dict[str, str]:
+    """Raises OSError, msgspec.MsgspecError."""
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="forebay.app.control", description=__doc__)
+    parser.add_argument("--config", required=True, help="forebay.yaml, or - for the defaults")
+    parser.add_argument("--data", type=Path, required=True, help="the data folder, which exists")
+    parser.add_argument("--engines-json", type=Path, required=True, help="engine names and their base URLs")
+    parser.add_argument("--started-json", type=Path, help="the configuration that all was started with")
+    parser.add_argument("--listen-fd", type=int, default=None)
+    args = parser.parse_args()
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
+    )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    os.umask(0o077)
+    try:
+        file = None if args.config == "-" else Path(args.config)
+        watch, started = load_configs(file, args.data.absolute(), args.started_json)
+        control = Control(watch, started, load_engine_urls(args.engines_json), args.listen_fd)
+        asyncio.run(control.run())
+    except (OSError, msgspec.MsgspecError, ForebayError) as error:
+        print(f"the control plane can't start: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigInvalid) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""The control plane's work: takes records in, watches the configuration, keeps the snapshot up to date.
+
+Everything is level-triggered: the snapshot that should be is compiled from what is, and written if it differs
+from the one that was written last; so a failed step is made good by the next one.  Knows nothing of HTTP.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Final
+
+from forebay.app.config import Config
+from forebay.app.control_watch import ConfigWatch, list_restart_settings
+from forebay.app.snapshot import compile_snapshot, find_missing_engines, write_snapshot
+from forebay.core.clock import Clock
+from forebay.core.errors import ForebayError
+from forebay.core.keys import KeyEntry
+from forebay.core.routes import Snapshot, encode_snapshot
+from forebay.gateway.repo import KeyRepo
+from forebay.ledger.ingest import Ingester, IngestReport
+from forebay.store.errors import StoreError
+
+WATCH_INTERVAL_S: Final = 0.25
+KEYS_INTERVAL_S: Final = 1.0  #: keys that another process made or revoked are seen after so long
+
+logger = logging.getLogger("forebay.control")
+
+
+class SnapshotUnwritable(ForebayError):
+    """The gateway goes on with what it knew before."""
+
+    status: ClassVar[int] = 503
+    code: ClassVar[str] = "snapshot_unwritable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotState:
+    """The snapshot in force.  Times are nanoseconds since the epoch."""
+
+    snapshot: Snapshot
+    route_hash: str
+    written_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestState:
+    """How far the database is behind the segments.  Counts are since the start of this process."""
+
+    last_success_ns: int | None = None
+    records: int = 0
+    set_aside: int = 0  #: damaged or unreadable, kept for people to look at
+    lag_bytes: int = 0
+    error: str | None = None
+    problems: tuple[str, ...] = ()
+
+    def absorb(self, report: IngestReport, now_ns: int) -> "IngestState":
+        return IngestState(
+            last_success_ns=now_ns,
+            records=self.records + report.records,
+            set_aside=self.set_aside + report.set_aside,
+            lag_bytes=report.lag_bytes,
+            problems=tuple(report.problems),
+        )
+
+
+class ControlPlane:
+    """The loops of one control plane, and what they found.
+
+    Args:
+        watch: the configuration, as it is now and will be.
+        started: the configuration with which the supervisor started everything.
+        keys: the callers' keys.
+        ingester: takes records in.
+        engine_urls: where the engines that were started are.
+        snapshot_path: where the workers look.
+        created_s: Unix time given as the birth of every model.
+        clock: for what a status says.
+    """
+
+    def __init__(
+        self,
+        watch: ConfigWatch,
+        *,
+        started: Config,
+        keys: KeyRepo,
+        ingester: Ingester,
+        engine_urls: Mapping[str, str],
+        snapshot_path: Path,
+        created_s: int,
+        clock: Clock,
+    ) -> None:
+        self.watch = watch
+        self.engine_urls = engine_urls
+        self.ingest_state = IngestState()
+        self.snapshot_state: SnapshotState | None = None
+        self.snapshot_error: str | None = None
+        self._started = started
+        self._keys = keys
+        self._ingester = ingester
+        self._snapshot_path = snapshot_path
+        self._created_s = created_s
+        self._clock = clock
+        self._written: bytes | None = None
+        self._refreshing = asyncio.Lock()  # of two refreshes, the later one writes what is newer
+
+    @property
+    def config(self) -> Config:
+        return self.watch.config
+
+    @property
+    def restart_settings(self) -> tuple[str, ...]:
+        return list_restart_settings(self._started, self.config)
+
+    @property
+    def engines_missing(self) -> tuple[str, ...]:
+        return find_missing_engines(self.config, self.engine_urls)
+
+    async def refresh_snapshot(self) -> None:
+        """Writes the snapshot that should be in force, unless it is.
+
+        Raises:
+            SnapshotUnwritable: the disk or the database refused; the loop tries again.
+        """
+        async with self._refreshing:
+            try:
+                keys = await asyncio.to_thread(self._keys.list_live)
+                await asyncio.to_thread(self._write_if_changed, keys)
+            except (OSError, StoreError) as error:
+                if self.snapshot_error is None:
+                    logger.error("the snapshot can't be brought up to date: %s", error)
+                self.snapshot_error = str(error)
+                raise SnapshotUnwritable(
+                    f"the gateway could not be told: {error}. It will be as soon as that is mended."
+                ) from error
+            self.snapshot_error = None
+
+    def _write_if_changed(self, keys: tuple[KeyEntry, ...]) -> None:
+        snapshot = compile_snapshot(self.config, keys, self.engine_urls, created_s=self._created_s)
+        encoded = encode_snapshot(snapshot)
+        if encoded == self._written and self._snapshot_path.exists():
+            return
+        write_snapshot(self._snapshot_path, snapshot)
+        self._written = encoded
+        self.snapshot_state = SnapshotState(
+            snapshot=snapshot, route_hash=snapshot.table.compute_hash(), written_ns=self._clock.wall_ns()
+        )
+        routes, count = len(snapshot.table.routes), len(keys)
+        logger.info("snapshot %s: %d models, %d keys", self.snapshot_state.route_hash, routes, count)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch_forever())
+            group.create_task(self._ingest_forever())
+
+    async def _watch_forever(self) -> None:
+        next_refresh = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            changed = await asyncio.to_thread(self.watch.poll)
+            if changed:
+                self._log_edit()
+            if changed or loop.time() >= next_refresh:
+                try:
+                    await self.refresh_snapshot()
+                    next_refresh = loop.time() + KEYS_INTERVAL_S
+                except SnapshotUnwritable:
+                    next_refresh = loop.time() + 1.0
+            await asyncio.sleep(WATCH_INTERVAL_S)
+
+    def _log_edit(self) -> None:
+        if self.watch.problems:
+            for problem in self.watch.problems:
+                logger.error("the edit of the configuration is not valid and is not used: %s", problem)
+            return
+        logger.info("the configuration has changed")
+        for name in self.restart_settings:
+            logger.warning("the edit of %s takes effect after a restart", name)
+        for name in self.engines_missing:
+            logger.warning("engine %s does not run yet; its targets are used after a restart", name)
+
+    async def _ingest_forever(self) -> None:
+        while True:
+            if await self.ingest_now():
+                await asyncio.sleep(self.config.ledger.ingest_interval_s)
+
+    async def ingest_now(self) -> bool:
+        """One reading of the segments; False when more is waiting.  What fails is shown and tried again."""
+        before = self.ingest_state
+        try:
+            report = await asyncio.to_thread(self._ingester.ingest_once)
+        except (OSError, ForebayError) as error:
+            if before.error is None:
+                logger.error("records can't be taken in: %s", error)
+            self.ingest_state = replace(before, error=str(error))
+            return True
+        if before.error is not None:
+            logger.info("records are taken in again")
+        self.ingest_state = before.absorb(report, self._clock.wall_ns())
+        for problem in set(report.problems) - set(before.problems):
+            logger.error("a record or segment is set aside: %s", problem)
+        return report.is_complete

@@ -1,0 +1,161 @@
+"""Usage in the admin API: pages of the ledger's groups, with a cursor that stays right while records arrive.
+
+A cursor names the last group of a page, and the next page begins behind it.  Only reads.
+"""
+
+import base64
+import binascii
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final
+
+import msgspec
+from pydantic import Field, StringConstraints
+
+from forebay.app.control_schemas import View
+from forebay.core.errors import CallerError
+from forebay.ledger.rollup import UsageTotals
+from forebay.ledger.usage import UsageBy, UsageQuery, UsageRow, load_usage
+from forebay.store.database import Database
+
+PAGE_MAX: Final = 1000
+LATEST_S: Final = 4_102_444_800  #: the year 2100
+
+UnixSeconds = Annotated[int, Field(ge=0, le=LATEST_S)]
+KeyFilter = Annotated[str, StringConstraints(pattern=r"^(key_[0-9a-f]{16})?$")]
+ModelFilter = Annotated[str, StringConstraints(pattern=r"^[!-~]{0,200}$")]
+Cursor = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_=-]{1,2000}$")]
+Place = tuple[int, str, str, str, int]
+
+
+class GroupBy(StrEnum):
+    KEY = "key"
+    MODEL = "model"
+    TARGET = "target"
+    STATUS = "status"
+
+
+class Interval(StrEnum):
+    HOUR = "hour"
+    DAY = "day"
+
+
+class CursorUnknown(CallerError):
+    status: ClassVar[int] = 404
+    code: ClassVar[str] = "cursor_unknown"
+
+
+class TokensView(View):
+    """Disjoint classes; null where no target ever said."""
+
+    input: int | None
+    input_cached: int | None
+    input_audio: int | None
+    output: int | None
+    output_reasoning: int | None
+    output_audio: int | None
+
+
+class UsageRowView(View):
+    """One group.  What the query does not group by is null."""
+
+    start_s: int | None = Field(description="Unix time at which the hour or day begins, UTC.")
+    key: str | None = Field(description="A key's id; empty for callers that were not recognised.")
+    model: str | None
+    target: str | None
+    status: int | None
+    requests: int
+    failed: int
+    abandoned: int = Field(description="The caller left before the end.")
+    estimated: int = Field(description="Requests whose tokens were counted by us.")
+    tokens: TokensView
+    duration_mean_s: float | None
+    first_token_mean_s: float | None = Field(description="Over streams.")
+    overhead_mean_s: float | None = Field(description="The gateway's own part.")
+
+
+class UsagePage(View):
+    data: list[UsageRowView] = Field(description="In the order of time, key, model, target, status.")
+    next_cursor: str | None = Field(description="Null on the last page.")
+
+
+def load_usage_page(database: Database, query: UsageQuery, *, limit: int, cursor: str | None) -> UsagePage:
+    """The groups behind the cursor.  Raises CursorUnknown, UsageQueryInvalid, StoreError."""
+    after = None if cursor is None else _decode_cursor(cursor)
+    rows = sorted(load_usage(database, query), key=_find_place)  # whatever order the database's texts have
+    rows = [row for row in rows if after is None or _find_place(row) > after]
+    page = rows[:limit]
+    more = len(rows) > limit
+    return UsagePage(
+        data=[_show_row(row) for row in page],
+        next_cursor=_encode_cursor(_find_place(page[-1])) if more else None,
+    )
+
+
+def make_query(
+    *,
+    by: list[GroupBy],
+    interval: Interval | None,
+    since_s: int | None,
+    until_s: int | None,
+    key: str | None,
+    model: str | None,
+) -> UsageQuery:
+    groups = [UsageBy(each.value) for each in dict.fromkeys(by)]
+    if interval is not None:
+        groups.append(UsageBy(interval.value))
+    return UsageQuery(
+        by=tuple(groups),
+        since_ns=None if since_s is None else since_s * 10**9,
+        until_ns=None if until_s is None else until_s * 10**9,
+        key=key,
+        model=model,
+    )
+
+
+def _find_place(row: UsageRow) -> Place:
+    return (row.start_s or 0, row.key or "", row.model or "", row.target or "", row.status or 0)
+
+
+def _encode_cursor(place: Place) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode()
+
+
+def _decode_cursor(cursor: str) -> Place:
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=Place)
+    except (binascii.Error, ValueError):
+        raise CursorUnknown("not a cursor of this API: begin without one", param="cursor") from None
+
+
+def _show_row(row: UsageRow) -> UsageRowView:
+    totals = row.totals
+    return UsageRowView(
+        start_s=row.start_s,
+        key=row.key,
+        model=row.model,
+        target=row.target,
+        status=row.status,
+        requests=totals.requests,
+        failed=totals.failed,
+        abandoned=totals.abandoned,
+        estimated=totals.estimated,
+        tokens=_show_tokens(totals),
+        duration_mean_s=_compute_mean_s(totals.duration_ns_sum, totals.duration_count),
+        first_token_mean_s=_compute_mean_s(totals.first_token_ns_sum, totals.first_token_count),
+        overhead_mean_s=_compute_mean_s(totals.overhead_ns_sum, totals.overhead_count),
+    )
+
+
+def _show_tokens(totals: UsageTotals) -> TokensView:
+    return TokensView(
+        input=totals.tokens_input,
+        input_cached=totals.tokens_input_cached,
+        input_audio=totals.tokens_input_audio,
+        output=totals.tokens_output,
+        output_reasoning=totals.tokens_output_reasoning,
+        output_audio=totals.tokens_output_audio,
+    )
+
+
+def _compute_mean_s(sum_ns: int, count: int) -> float | None:
+    return sum_ns / count / 1e9 if count else None

@@ -1,0 +1,123 @@
+"""How the admin API shows what the control plane knows.  Pure: values in, views out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from forebay.app.config import Config
+from forebay.app.control_plane import ControlPlane
+from forebay.app.control_schemas import (
+    ConfigStateView,
+    IngestView,
+    KeyView,
+    ModelView,
+    ProcessView,
+    SnapshotView,
+    StatusView,
+    TargetView,
+)
+from forebay.app.supervisor_state import RunState
+from forebay.core.routes import Route
+from forebay.gateway.repo import KeyRecord
+from forebay.version import __version__
+
+
+def show_status(plane: ControlPlane, state: RunState | None, *, started_ns: int, now_ns: int) -> StatusView:
+    """`state` is what the supervisor wrote last; None where the control plane runs without one."""
+    return StatusView(
+        version=__version__,
+        started_at_s=started_ns / 1e9,
+        gateway_url=state.gateway_url if state else None,
+        control_url=state.control_url if state else None,
+        processes=show_processes(state),
+        snapshot=show_snapshot(plane),
+        config=show_config_state(plane),
+        ingest=show_ingest(plane, now_ns),
+    )
+
+
+def show_processes(state: RunState | None) -> list[ProcessView]:
+    return [
+        ProcessView(
+            name=child.name,
+            state=child.state.value,
+            pid=child.pid,
+            since_s=child.since_s,
+            restarts=child.restarts,
+            last_exit=child.last_exit,
+        )
+        for child in (state.children if state else ())
+    ]
+
+
+def show_snapshot(plane: ControlPlane) -> SnapshotView:
+    written = plane.snapshot_state
+    return SnapshotView(
+        route_hash=written.route_hash if written else "",
+        written_at_s=written.written_ns / 1e9 if written else None,
+        models=len(written.snapshot.table.routes) if written else 0,
+        keys=len(written.snapshot.keys) if written else 0,
+        error=plane.snapshot_error,
+    )
+
+
+def show_config_state(plane: ControlPlane) -> ConfigStateView:
+    file = plane.watch.file
+    return ConfigStateView(
+        file=str(file) if file else None,
+        valid=not plane.watch.problems,
+        problems=list(plane.watch.problems),
+        restart_needed=list(plane.restart_settings),
+        engines_missing=list(plane.engines_missing),
+    )
+
+
+def show_ingest(plane: ControlPlane, now_ns: int) -> IngestView:
+    ingest = plane.ingest_state
+    last = ingest.last_success_ns
+    return IngestView(
+        last_success_s=None if last is None else last / 1e9,
+        lag_s=None if last is None else max(0.0, (now_ns - last) / 1e9),
+        lag_bytes=ingest.lag_bytes,
+        records=ingest.records,
+        set_aside=ingest.set_aside,
+        error=ingest.error,
+        problems=list(ingest.problems),
+    )
+
+
+def show_config(config: Config) -> Mapping[str, Any]:
+    """The effective configuration.  It holds secrets as references, as the file does."""
+    shown: Mapping[str, Any] = config.model_dump(mode="json")
+    return shown
+
+
+def show_model(route: Route) -> ModelView:
+    return ModelView(
+        name=route.model,
+        endpoints=[endpoint.value for endpoint in route.endpoints],
+        targets=[
+            TargetView(
+                id=target.id,
+                pool=target.pool,
+                tier=target.tier,
+                url=target.url,
+                model=target.model,
+                api_key=target.api_key,
+            )
+            for target in route.targets
+        ],
+    )
+
+
+def show_key(record: KeyRecord) -> KeyView:
+    entry = record.entry
+    return KeyView(
+        id=entry.id,
+        name=entry.name,
+        prefix=entry.prefix,
+        project=entry.project,
+        team=entry.team,
+        models=list(entry.models),
+        created_at_s=record.created_ns / 1e9,
+        revoked_at_s=None if record.revoked_ns is None else record.revoked_ns / 1e9,
+    )

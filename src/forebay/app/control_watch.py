@@ -1,0 +1,146 @@
+"""Sees edits of `forebay.yaml`, and says which of them take effect only after a restart.
+
+An edit is read when the file has looked the same twice in a row, so one that is half written is not taken for
+a whole.  What is not valid never replaces what is: the last valid configuration stays in force, and lies on
+disk for the case that the control plane itself is restarted while the file is not valid.
+"""
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from forebay.app.atomic_file import write_atomically
+from forebay.app.config import Config, ConfigInvalid, load_config
+from forebay.app.config_model import ConfigOrigin
+
+logger = logging.getLogger("forebay.control")
+
+Stamp = tuple[int, int, int]
+
+
+class ConfigWatch:
+    """The configuration in force, and what is wrong with the file's newest content.
+
+    Args:
+        file: forebay.yaml; None when there is none, and the defaults apply.
+        saved: where the last valid configuration is kept.
+        defaults: what applies without a file.
+        env: where references to secrets are looked up; None takes the process's.
+
+    Raises:
+        ConfigInvalid: the file is not valid, and no earlier one was kept.
+    """
+
+    def __init__(
+        self, file: Path | None, *, saved: Path, defaults: Config, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.config = defaults
+        self.problems: tuple[str, ...] = ()
+        self._env = env
+        self.file = file
+        self._saved = saved
+        self._stamp = self._look()  #: of the last look
+        self._read_stamp = self._stamp  #: of the content that was read last
+        self._digest = self._compute_digest()
+        if file is not None:
+            self._read_first(file)
+
+    def _read_first(self, file: Path) -> None:
+        try:
+            self.config = load_config(file, self._env)
+            self._keep()
+        except ConfigInvalid as error:
+            kept = load_saved_config(self._saved, file)
+            if kept is None:
+                raise
+            self.config = kept
+            self.problems = tuple(problem.render() for problem in error.problems)
+
+    def poll(self) -> bool:
+        """Looks at the file; whether anything changed: `config`, or `problems`."""
+        if self.file is None:
+            return False
+        stamp, before = self._look(), self._stamp
+        self._stamp = stamp
+        if stamp != before or stamp == self._read_stamp:
+            return False
+        self._read_stamp = stamp
+        digest = self._compute_digest()
+        if digest == self._digest:
+            return False
+        self._digest = digest
+        if digest is None:
+            self.problems = (f"{self.file} can't be read; the last valid configuration stays",)
+            return True
+        try:
+            self.config = load_config(self.file, self._env)
+            self.problems = ()
+        except ConfigInvalid as error:
+            self.problems = tuple(problem.render() for problem in error.problems)
+        else:
+            self._keep()
+        return True
+
+    def _keep(self) -> None:
+        try:
+            save_config(self._saved, self.config)
+        except OSError as error:
+            logger.warning("the configuration in force can't be kept for a restart: %s", error)
+
+    def _look(self) -> Stamp | None:
+        if self.file is None:
+            return None
+        try:
+            status = self.file.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def _compute_digest(self) -> bytes | None:
+        if self.file is None:
+            return None
+        try:
+            return hashlib.sha256(self.file.read_bytes()).digest()
+        except OSError:
+            return None
+
+
+def save_config(path: Path, config: Config) -> None:
+    """Keeps a configuration as it applies, defaults included.  Raises OSError."""
+    write_atomically(path, config.model_dump_json(indent=2).encode())
+
+
+def load_saved_config(path: Path, file: Path | None) -> Config | None:
+    """What `save_config` kept, as if read from `file`; None when there is nothing usable."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    try:
+        return Config.model_validate_json(data, context=ConfigOrigin(folder=path.parent, file=file))
+    except ValidationError:
+        return None
+
+
+def list_restart_settings(running: Config, edited: Config) -> tuple[str, ...]:
+    """The settings whose edit waits for the next `forebay up`, by their names in the file."""
+    pairs = {
+        "data.dir": (running.data.dir, edited.data.dir),
+        "gateway.host": (running.gateway.host, edited.gateway.host),
+        "gateway.port": (running.gateway.port, edited.gateway.port),
+        "gateway.workers": (running.gateway.workers, edited.gateway.workers),
+        "gateway.connections_max": (running.gateway.connections_max, edited.gateway.connections_max),
+        "gateway.drain": (running.gateway.drain, edited.gateway.drain),
+        "control.host": (running.control.host, edited.control.host),
+        "control.port": (running.control.port, edited.control.port),
+        "ledger.segment_max_bytes": (running.ledger.segment_max_bytes, edited.ledger.segment_max_bytes),
+        "ledger.keep_segments_s": (running.ledger.keep_segments_s, edited.ledger.keep_segments_s),
+    }
+    changed = [name for name, (before, after) in pairs.items() if before != after]
+    for name in sorted({*running.engines, *edited.engines}):
+        if running.engines.get(name) != edited.engines.get(name):
+            changed.append(f"engines.{name}")
+    return tuple(changed)

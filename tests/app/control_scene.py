@@ -1,0 +1,178 @@
+"""What the tests of the control plane stand on: one in a folder without sockets, and one as a process."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from forebay.app.clock import SystemClock
+from forebay.app.config import Config
+from forebay.app.config_model import ConfigOrigin
+from forebay.app.control_http import AdminRoutes, create_admin_app
+from forebay.app.control_plane import ControlPlane
+from forebay.app.control_watch import ConfigWatch
+from forebay.core.events import Finished, Outcome, Tokens, encode_event
+from forebay.gateway.repo import KeyRepo
+from forebay.ledger.ingest import Ingester
+from forebay.ledger.segment import SegmentWriter
+from forebay.store.database import Database
+
+TOKEN = "fba-0123456789"
+AUTH = {"authorization": f"Bearer {TOKEN}"}
+ENGINE_URLS = {
+    "smollm2-135m": "http://127.0.0.1:20001/v1",
+    "minilm-l6-v2": "http://127.0.0.1:20002/v1",
+}
+HOUR_S = 3600
+BASE_S = 1_790_000_000 // HOUR_S * HOUR_S
+
+
+class Scene:
+    """One data folder, its database, and the application over them."""
+
+    def __init__(self, folder: Path, yaml: str | None = None) -> None:
+        self.folder = folder
+        file = None
+        if yaml is not None:
+            file = folder / "forebay.yaml"
+            file.write_text(yaml)
+        origin = ConfigOrigin(folder=folder, file=None)
+        self.defaults = Config.model_validate({"data": {"dir": ".forebay"}}, context=origin)
+        self.defaults.run_path.mkdir(parents=True, exist_ok=True)
+        self.clock = SystemClock()
+        self.database = Database.open(self.defaults.database_path)
+        self.database.migrate()
+        self.keys = KeyRepo(self.database, self.clock)
+        self.watch = ConfigWatch(file, saved=self.saved_path, defaults=self.defaults)
+        self.plane = ControlPlane(
+            self.watch,
+            started=self.watch.config,
+            keys=self.keys,
+            ingester=Ingester(self.database, self.defaults.ledger_path, self.clock),
+            engine_urls=ENGINE_URLS,
+            snapshot_path=self.defaults.snapshot_path,
+            created_s=1,
+            clock=self.clock,
+        )
+        routes = AdminRoutes(
+            self.plane,
+            keys=self.keys,
+            database=self.database,
+            state_path=self.defaults.state_path,
+            clock=self.clock,
+        )
+        self.app: FastAPI = create_admin_app(routes, self.plane, TOKEN)
+
+    @property
+    def saved_path(self) -> Path:
+        return self.defaults.run_path / "config.json"
+
+    def refresh(self) -> None:
+        asyncio.run(self.plane.refresh_snapshot())
+
+    def record(self, *events: Finished) -> None:
+        """Writes events as a worker does, and takes them in."""
+        writer = SegmentWriter(self.defaults.ledger_path, "w0", 1 << 20, self.clock)
+        for event in events:
+            writer.append(encode_event(event))
+        writer.close()
+        assert asyncio.run(self.plane.ingest_now())
+
+    def close(self) -> None:
+        self.database.close()
+
+
+KEY_ID = "key_0000000000000001"
+
+
+def make_event(number: int, *, key: str = KEY_ID, model: str = "m", hour: int = 0) -> Finished:
+    return Finished(
+        request_id=f"r{number}",
+        at_ns=(BASE_S + hour * HOUR_S) * 10**9 + number,
+        key=key,
+        model=model,
+        target=f"{model}@pool",
+        status=200,
+        outcome=Outcome.OK,
+        attempts=1,
+        tokens=Tokens(input=10, output=number),
+        duration_ns=2 * 10**9,
+        overhead_ns=10**6,
+    )
+
+
+class LiveControl:
+    """`python -m forebay.app.control` on a socket of ours, which stays open when the process dies."""
+
+    def __init__(self, folder: Path, yaml: str | None = None, env: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.file = folder / "forebay.yaml"
+        if yaml is not None:
+            self.file.write_text(yaml)
+        self._config = str(self.file) if yaml is not None else "-"
+        self.data = folder / ".forebay"
+        (self.data / "run").mkdir(parents=True, exist_ok=True)
+        (folder / "engines.json").write_text(json.dumps(ENGINE_URLS))
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._env = {**os.environ, **(env or {})}
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.log = folder / "control.log"
+        self.process = self.start()
+
+    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "forebay.app.control", "--config", self._config]
+        command += ["--data", str(self.data), "--engines-json", str(self.folder / "engines.json")]
+        descriptor = self._socket.fileno()
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--listen-fd", str(descriptor), *arguments],
+                pass_fds=(descriptor,),
+                stdout=log,
+                stderr=log,
+                env=self._env,
+            )
+        self.wait_for(self._is_ready, 30)
+        return self.process
+
+    def _is_ready(self) -> bool:
+        if self.process.poll() is not None:
+            raise AssertionError(f"ended with {self.process.returncode}: {self.log.read_text()}")
+        try:
+            return httpx.get(self.url + "/readyz", timeout=1).status_code == 200
+        except httpx.TimeoutException:
+            return False
+
+    @property
+    def token(self) -> str:
+        return (self.data / "admin.token").read_text().strip()
+
+    def get(self, path: str) -> httpx.Response:
+        headers = {"authorization": f"Bearer {self.token}"} if path.startswith("/admin") else {}
+        return httpx.get(self.url + path, headers=headers, timeout=30)
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("/admin/v1/status").json()
+        return found
+
+    def model_names(self) -> list[str]:
+        return [model["name"] for model in self.get("/admin/v1/models").json()["data"]]
+
+    def wait_for(self, condition: Callable[[], bool], limit_s: float = 10) -> None:
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._socket.close()

@@ -1,0 +1,43 @@
+"""The OpenAPI document of the admin API is true: whatever it allows or forbids, a live server does."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from control_scene import LiveControl, Scene, make_event
+
+EXAMPLES = 8
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[LiveControl]:
+    scene = Scene(tmp_path)
+    scene.record(*(make_event(number, hour=number) for number in range(5)))
+    scene.close()
+    live = LiveControl(tmp_path)
+    yield live
+    live.close()
+
+
+def test_no_admin_route_breaks_its_contract(control: LiveControl, tmp_path: Path) -> None:
+    """All phases: every limit of every field, random requests, and sequences of make, use and revoke."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "schemathesis.cli", "run", f"{control.url}/admin/v1/openapi.json"),
+            *("-H", f"Authorization: Bearer {control.token}", "--no-color", "--seed", "1"),
+            *("--max-examples", str(EXAMPLES), "--generation-database", "none"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "No issues found" in done.stdout
+    assert "warning" not in done.stdout.lower(), done.stdout
+    assert "Tested: 7" in done.stdout
+    assert control.process.poll() is None
+    assert "Traceback" not in control.log.read_text()
+    assert control.token not in control.log.read_text()
