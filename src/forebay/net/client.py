@@ -6,18 +6,18 @@ and never sends a request twice.
 """
 
 import asyncio
-import select
+import re
 import ssl
 from collections import deque
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from forebay.core.errors import ConnectFailed, ConnectionsExhausted, ConnectTimeout
-from forebay.net.connection import Connection
+from forebay.core.errors import ConnectFailed, ConnectionsExhausted, ConnectTimeout, Draining
+from forebay.net.connection import FRESH, POOLED, REUSED, Connection
 
-SWEEP_S = 0.05  #: how often deadlines are looked at; the precision of every timeout
+SWEEP_S = 0.05  #: how often deadlines are looked at; no timeout comes early, nor later than two of these
 IDLE_MAX_S = 4.0  #: common servers close an idle connection after 5 s; we let go before they do
-PROBE_AFTER_S = 0.5  #: a connection that lay idle for longer is looked at before it is used
+KEEP_ALIVE_MARGIN_S = 1.0  #: how long before the end of a server's own `Keep-Alive: timeout` we let go
 IDLE_CONNECTIONS_MAX = 512  #: for each origin
 
 
@@ -47,7 +47,7 @@ def parse_address(url: str, tls_ca: str | None = None) -> tuple[Address, str]:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"not an http or https URL: {url!r}")
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    port = parts.port if parts.port is not None else (443 if parts.scheme == "https" else 80)
     address = Address(scheme=parts.scheme, host=parts.hostname, port=port, tls_ca=tls_ca)
     return address, parts.path.rstrip("/")
 
@@ -55,30 +55,27 @@ def parse_address(url: str, tls_ca: str | None = None) -> tuple[Address, str]:
 class Origin:
     """The connections to one address.
 
-    `connections_max` bounds those in use and idle together.
+    `connections_max` bounds those in use, idle and being made together.
     """
 
     __slots__ = (
-        "_client", "_connecting", "_idle", "_open", "_tls", "address", "connections_max", "loop", "name",
+        "_client", "_connecting", "_idle", "_open", "_tls", "address", "clock", "connections_max", "loop",
+        "name",
     )  # fmt: skip
 
-    def __init__(self, client: "Client", address: Address, connections_max: int) -> None:
+    def __init__(
+        self, client: "Client", address: Address, connections_max: int, tls: ssl.SSLContext | None
+    ) -> None:
         self._client = client
-        self.loop = client.loop
-        self._idle: deque[Connection] = deque()
+        self._idle: deque[Connection] = deque()  #: alive and in nobody's use; the last one used is last
         self._open: set[Connection] = set()
         self._connecting = 0
-        self._tls: ssl.SSLContext | None = None
+        self._tls = tls
+        self.clock = client
+        self.loop = client.loop
         self.address = address
         self.name = f"{address.scheme}://{address.authority}"
         self.connections_max = connections_max
-        if address.scheme == "https":
-            self._tls = ssl.create_default_context(cafile=address.tls_ca)
-            self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
-            self._tls.set_alpn_protocols(["http/1.1"])
-
-    def now(self) -> float:
-        return self._client.time
 
     @property
     def open_connections(self) -> int:
@@ -93,14 +90,10 @@ class Origin:
         idle = self._idle
         while idle:
             connection = idle.pop()
-            if connection.is_stale():
-                connection.abort()
-                continue
-            if self._client.time - connection.idle_from > PROBE_AFTER_S and _is_readable(connection.fileno()):
-                connection.abort()  # bytes or an end are waiting: either way it cannot be used
-                continue
-            connection.reused = True
-            return connection
+            connection.place = REUSED
+            if self._client.time < connection.idle_until and not connection.is_stale():
+                return connection
+            connection.abort()
         return None
 
     async def acquire(self, connect_s: float) -> Connection:
@@ -110,30 +103,51 @@ class Origin:
             ConnectionsExhausted: `connections_max` are in use.
             ConnectTimeout: no connection within `connect_s` seconds.
             ConnectFailed: refused, unreachable, name unknown, or TLS not agreed.
+            Draining: the client is closed.
         """
         connection = self.pop_idle()
         return connection if connection is not None else await self.connect(connect_s)
 
     async def connect(self, connect_s: float) -> Connection:
-        """A new connection; raises like `acquire`."""
+        """A new connection, in the place of an idle one if need be; raises like `acquire`."""
         if len(self._open) + self._connecting >= self.connections_max:
-            raise ConnectionsExhausted(f"all {self.connections_max} connections to {self.name} are in use")
-        address = self.address
+            if not self._idle:
+                raise ConnectionsExhausted(
+                    f"all {self.connections_max} connections to {self.name} are in use"
+                )
+            self._idle[0].abort()
         self._connecting += 1
         try:
+            connection = await self._open_socket(connect_s)
+        finally:
+            self._connecting -= 1
+        if self._client.closing:
+            connection.abort()
+            raise Draining("the gateway is shutting down; send the request again", retry_after_s=1)
+        if connection.is_stale():  # before anybody has asked for anything
+            connection.abort()
+            raise ConnectFailed(f"{self.name} accepted a connection and gave it up at once")
+        self._open.add(connection)
+        return connection
+
+    async def _open_socket(self, connect_s: float) -> Connection:
+        address = self.address
+        try:
             async with asyncio.timeout(connect_s):
-                _, connection = await asyncio.get_running_loop().create_connection(
+                _, connection = await self.loop.create_connection(
                     lambda: Connection(self), address.host, address.port, ssl=self._tls
                 )
         except TimeoutError as error:
             raise ConnectTimeout(f"no connection to {self.name} within {connect_s:g} s") from error
+        except ssl.SSLCertVerificationError as error:
+            raise ConnectFailed(
+                f"the certificate of {self.name} is not to be trusted: {error.verify_message}"
+            ) from error
         except ssl.SSLError as error:
             raise ConnectFailed(f"TLS with {self.name} failed: {error.reason or error}") from error
-        except OSError as error:
-            raise ConnectFailed(f"cannot connect to {self.name}: {error.strerror or error}") from error
-        finally:
-            self._connecting -= 1
-        self._open.add(connection)
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that can't be one
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise ConnectFailed(f"cannot connect to {self.name}: {reason}") from error
         return connection
 
     def watch(self, connection: Connection, first_s: float | None, idle_s: float, total_at: float) -> None:
@@ -144,28 +158,45 @@ class Origin:
             idle_s: seconds between two reads.
             total_at: the loop's time at which all is over.
         """
+        # The client's time may be one sweep behind: without the addition a timeout could come early.
         connection.first_at = None if first_s is None else self._client.time + first_s + SWEEP_S
-        connection.idle_s = idle_s
+        connection.idle_s = idle_s + SWEEP_S
         connection.total_at = total_at
         self._client.active.add(connection)
 
     def take_back(self, connection: Connection) -> None:
-        self._client.active.discard(connection)
-        if self._client.closing or len(self._idle) >= IDLE_CONNECTIONS_MAX:
+        client = self._client
+        client.active.discard(connection)
+        if connection.place == FRESH:
+            connection.keep_s = read_keep_alive(connection.header(b"keep-alive"))
+        if client.closing or connection.keep_s <= 0 or len(self._idle) >= IDLE_CONNECTIONS_MAX:
             connection.abort()
             return
-        connection.idle_from = self._client.time
+        connection.place = POOLED
+        connection.idle_until = client.time + connection.keep_s
         self._idle.append(connection)
 
     def forget(self, connection: Connection) -> None:
         self._client.active.discard(connection)
         self._open.discard(connection)
+        if connection.place == POOLED:
+            connection.place = REUSED
+            self._idle.remove(connection)
 
-    def close_idle(self, before: float) -> None:
-        """Closes what has lain idle since before the given loop time."""
+    def close_idle(self, now: float) -> None:
+        """Closes what has lain idle for its time.
+
+        Where the times differ, one may outlast its own behind an older one; `pop_idle` does not use it then.
+        """
         idle = self._idle
-        while idle and idle[0].idle_from < before:
-            idle.popleft().abort()
+        while idle and idle[0].idle_until <= now:
+            idle[0].abort()
+
+    def close(self, error: Draining) -> None:
+        """Fails whoever waits for an answer, and closes every connection."""
+        for connection in tuple(self._open):
+            connection.fail(error)
+            connection.abort()
 
 
 class Client:
@@ -175,48 +206,67 @@ class Client:
         loop: the running event loop.
     """
 
-    __slots__ = ("_handle", "_origins", "active", "closing", "loop", "time")
+    __slots__ = ("_contexts", "_origins", "_timer", "active", "closing", "loop", "time")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._origins: dict[Address, Origin] = {}
+        self._contexts: dict[str | None, ssl.SSLContext] = {}
         self.active: set[Connection] = set()
         self.closing = False
         self.time = loop.time()  #: the loop's time at the last sweep: exact enough, and free
-        self._handle: asyncio.TimerHandle | None = loop.call_later(SWEEP_S, self._sweep)
+        self._timer: asyncio.TimerHandle | None = loop.call_later(SWEEP_S, self._tick)
 
     def origin(self, address: Address, connections_max: int) -> Origin:
-        """The origin of an address; its pool survives configuration changes."""
+        """The origin of an address; its pool survives configuration changes.
+
+        Raises:
+            OSError: the file of `tls_ca` can't be read, or holds no certificate (ssl.SSLError).
+        """
         origin = self._origins.get(address)
         if origin is None:
-            origin = self._origins[address] = Origin(self, address, connections_max)
+            tls = self._open_context(address.tls_ca) if address.scheme == "https" else None
+            origin = self._origins[address] = Origin(self, address, connections_max, tls)
         origin.connections_max = connections_max
         return origin
 
-    def _sweep(self) -> None:
-        self.time = now = self.loop.time()
+    def _open_context(self, tls_ca: str | None) -> ssl.SSLContext:
+        """One for each authority: the system's certificates take a megabyte and many milliseconds to load."""
+        context = self._contexts.get(tls_ca)
+        if context is None:
+            context = ssl.create_default_context(cafile=tls_ca)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            context.set_alpn_protocols(["http/1.1"])
+            self._contexts[tls_ca] = context
+        return context
+
+    def _tick(self) -> None:
+        self._timer = self.loop.call_later(SWEEP_S, self._tick)  # first: whatever goes wrong, it goes on
+        self.sweep(self.loop.time())
+
+    def sweep(self, now: float) -> None:
+        """Enforces all deadlines as of the loop's time `now`."""
+        self.time = now
         for connection in tuple(self.active):
             connection.check_deadlines(now)
         for origin in self._origins.values():
-            origin.close_idle(now - IDLE_MAX_S)
-        if not self.closing:
-            self._handle = self.loop.call_later(SWEEP_S, self._sweep)
+            origin.close_idle(now)
 
     def close(self) -> None:
-        """Closes idle connections and stops the sweep; exchanges in flight are aborted."""
+        """Closes every connection and stops the sweep; what is in flight fails with `Draining`."""
         self.closing = True
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-        for connection in tuple(self.active):
-            connection.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        error = Draining("the gateway is shutting down; send the request again", retry_after_s=1)
         for origin in self._origins.values():
-            origin.close_idle(float("inf"))
+            origin.close(error)
 
 
-def _is_readable(fd: int) -> bool:
-    if fd < 0:
-        return True
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    return bool(poller.poll(0))
+_TIMEOUT = re.compile(rb"(?:^|[,;\s])timeout\s*=\s*\"?(\d{1,9})")
+
+
+def read_keep_alive(header: bytes) -> float:
+    """How long a connection may lie idle, by its first answer's `Keep-Alive` header; 0 if not at all."""
+    found = _TIMEOUT.search(header.lower()) if header else None
+    return IDLE_MAX_S if found is None else min(IDLE_MAX_S, int(found[1]) - KEEP_ALIVE_MARGIN_S)

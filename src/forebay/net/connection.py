@@ -1,14 +1,14 @@
 """One HTTP/1.1 connection to an upstream, one exchange at a time.
 
 The connection is its own answer: no object is made for a request or a chunk.  It parses with httptools,
-wakes its one waiter when what it waits for is there (`HEAD`, `SOME`, `ALL`), and stops reading from the
-socket while the waiter is behind.  It never decides whether to try again: it raises what happened and says,
-by the error's class, whether the target can have seen the request.
+wakes its one waiter when what it waits for is there (`SOME`, `ALL`), and stops reading from the socket while
+the waiter is behind.  It never decides whether to try again: it raises what happened and says, by the
+error's class, whether the target can have seen the request.  It can't carry HEAD or CONNECT, whose answers
+are framed otherwise.
 """
 
 import asyncio
-import socket
-import struct
+import select
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
@@ -17,74 +17,88 @@ import httptools
 from forebay.core.errors import (
     AnswerTooLarge,
     FirstTokenTimeout,
+    ForebayError,
     IdleTimeout,
     StaleConnection,
-    TargetError,
     TotalTimeout,
     UpstreamProtocol,
     UpstreamReset,
 )
+from forebay.net.tcp_info import count_unacked_bytes
 
-READ_HIGH_WATER = 256 * 1024  #: bytes held for a slow reader before reading from the socket stops
-HEADERS_MAX_BYTES = 64 * 1024  #: an answer's head
-TCP_INFO_UNACKED_OFFSET = 24  #: `tcpi_unacked` in `struct tcp_info`
+#: Bytes held for a slow reader before reading from the socket stops; one read more (256 KiB) may be held.
+READ_HIGH_WATER = 256 * 1024
+#: Bytes that reads may bring in a row without any body: heads (1xx too), chunk framing, trailers.  A head
+#: that ends in the same read as its body begins is not counted, so one may be longer by a read.
+FRAMING_MAX_BYTES = 64 * 1024
 
-# What the waiter waits for.
-NOTHING, SOME, ALL = 0, 1, 2
+NOTHING, SOME, ALL = 0, 1, 2  #: what the waiter waits for
+FRESH, POOLED, REUSED = 0, 1, 2  #: where a connection is: never pooled, in the pool, taken out of it
+
+
+class Clock(Protocol):
+    """The event loop's time in seconds, as exact as deadlines need it."""
+
+    time: float
 
 
 class Home(Protocol):
     """Where a connection comes from and returns to."""
 
-    name: str
     loop: asyncio.AbstractEventLoop  # asking asyncio for the running loop costs a system call
 
-    def now(self) -> float: ...
+    @property
+    def clock(self) -> Clock: ...
     def take_back(self, connection: "Connection") -> None: ...
     def forget(self, connection: "Connection") -> None: ...
 
 
 class Connection(asyncio.Protocol):
-    """An open connection; see the module.  Use: `send`, then `some`/`all`, then `release` or `abort`.
+    """An open connection; see the module.  Use: `send`, then `some`/`all`, then `release` or `abort`, once.
 
     Attributes (of the current answer):
         status: the HTTP status, 0 before the head has come.
-        headers: pairs of bytes, names as sent.
+        headers: pairs of bytes, names as sent; without trailers and without those of 1xx answers.
         complete: whether the answer's last byte has been parsed.
         received: body bytes so far.
     """
 
     __slots__ = (
-        "_awaiting", "_bodyless_end", "_chunks", "_desync", "_drained", "_error", "_head_bytes", "_held",
-        "_home", "_keep_alive", "_limit", "_parser", "_paused", "_transport", "_waiter", "busy", "complete",
-        "content_seen", "first_at", "headers", "idle_from", "idle_s", "last_at", "received",
-        "reused", "status", "total_at",
+        "_awaiting", "_chunks", "_clock", "_drained", "_error", "_framed_after", "_framing_bytes", "_held",
+        "_home", "_keep_alive", "_limit", "_loop", "_parser", "_paused", "_poll", "_request_bytes",
+        "_sending", "_transport", "_waiter", "busy", "complete", "content_seen", "first_at", "headers",
+        "idle_s", "idle_until", "keep_s", "last_at", "place", "received", "status", "total_at",
     )  # fmt: skip
 
     def __init__(self, home: Home) -> None:
         self._home = home
+        self._loop = home.loop
+        self._clock = home.clock
         self._parser: Any = httptools.HttpResponseParser(self)
         self._transport: Any = None
+        self._poll = select.poll()
         self._waiter: asyncio.Future[None] | None = None
         self._awaiting = NOTHING
         self._chunks: list[bytes] = []
         self._held = 0
-        self._head_bytes = 0
+        self._framing_bytes = 0
+        self._framed_after = 0
         self._limit = 0
-        self._error: TargetError | Exception | None = None
+        self._request_bytes = 0
+        self._sending = False
+        self._error: Exception | None = None
         self._paused = False
         self._drained: asyncio.Future[None] | None = None
-        self._keep_alive = True
-        self._bodyless_end = True  # no length and not chunked: the body ends with the connection
-        self._desync = False
+        self._keep_alive = False
         self.busy = False
-        self.reused = False
+        self.place = FRESH
         self.complete = False
         self.content_seen = False
         self.status = 0
         self.received = 0
         self.headers: list[tuple[bytes, bytes]] = []
-        self.idle_from = 0.0
+        self.keep_s = 0.0
+        self.idle_until = 0.0
         self.first_at: float | None = None
         self.total_at = 0.0
         self.idle_s = 0.0
@@ -93,8 +107,12 @@ class Connection(asyncio.Protocol):
     # --- one exchange ---------------------------------------------------------------------------------------
 
     def send(self, head: bytes, body: bytes, limit: int) -> None:
-        """Starts an exchange: writes the request, at most `limit` bytes of answer will be held at once."""
-        self._begin(limit)
+        """Starts an exchange: writes the request; at most `limit` bytes of answer will be held at once.
+
+        Raises:
+            StaleConnection: the connection was closed after it had been acquired.
+        """
+        self._begin(len(head) + len(body), limit)
         if len(body) < 16384:
             self._transport.write(head + body)
         else:
@@ -103,20 +121,28 @@ class Connection(asyncio.Protocol):
     async def send_stream(self, head: bytes, body: AsyncIterator[bytes], limit: int) -> None:
         """Starts an exchange with a chunked body, written no faster than the target takes it.
 
-        `head` must say `transfer-encoding: chunked`.
+        `head` must say `transfer-encoding: chunked`.  Returns when all is written, or the answer is complete
+        or has failed, which is noticed at the next piece of `body`: `some` and `all` tell.
         """
-        self._begin(limit)
+        self._begin(len(head), limit)
+        self._sending = True  # and stays so after an early end: half a request spoils the connection
         self._transport.write(head)
         async for piece in body:
+            if self._error is not None or self.complete or self._transport is None:
+                return
             if piece:
-                self._transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))
+                size = b"%x\r\n" % len(piece)
+                self._request_bytes += len(size) + len(piece) + 2
+                self._transport.writelines((size, piece, b"\r\n"))
                 if self._drained is not None:
                     await self._drained
-            if self._error is not None or self.complete:
-                return  # answered early, or gone: the reader will see which
-        self._transport.write(b"0\r\n\r\n")
+        if self._error is None and not self.complete and self._transport is not None:
+            self._transport.write(b"0\r\n\r\n")
+            self._sending = False
 
-    def _begin(self, limit: int) -> None:
+    def _begin(self, request_bytes: int, limit: int) -> None:
+        if self._transport is None:
+            raise StaleConnection("the target closed the connection before the request was sent")
         self.busy = True
         self.complete = False
         self.content_seen = False
@@ -125,10 +151,9 @@ class Connection(asyncio.Protocol):
         self.headers = []
         self.last_at = None
         self._held = 0
-        self._head_bytes = 0
+        self._framing_bytes = 0
         self._limit = limit
-        self._keep_alive = True
-        self._bodyless_end = True
+        self._request_bytes = request_bytes
 
     async def some(self) -> bytes:
         """The body bytes that are there, waiting for the first if need be; `b""` only at the end.
@@ -143,7 +168,7 @@ class Connection(asyncio.Protocol):
         return self._take()
 
     async def all(self) -> bytes:
-        """The whole body.
+        """The whole body, or what `some` has left of it.
 
         Raises:
             AnswerTooLarge: more than `limit` bytes came.
@@ -157,26 +182,24 @@ class Connection(asyncio.Protocol):
 
     def _take(self) -> bytes:
         chunks = self._chunks
-        if len(chunks) == 1:
-            data = chunks[0]
-            chunks.clear()
-        else:
-            data = b"".join(chunks)
-            chunks.clear()
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
         self._held = 0
         if self._paused:
-            self._paused = False
-            self.last_at = self._home.now()  # the silence was ours
-            if self._transport is not None:
-                self._transport.resume_reading()
+            self._resume()
         return data
+
+    def _resume(self) -> None:
+        self._paused = False
+        self.last_at = self._clock.time  # the silence was ours
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     async def _wait(self, what: int) -> None:
         self._awaiting = what
-        if what == ALL and self._paused:
-            self._paused = False
-            self._transport.resume_reading()
-        self._waiter = waiter = self._home.loop.create_future()
+        if self._paused:
+            self._resume()
+        self._waiter = waiter = self._loop.create_future()
         try:
             await waiter
         finally:
@@ -188,6 +211,11 @@ class Connection(asyncio.Protocol):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
+    def _wake_writer(self) -> None:
+        drained = self._drained
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
     def header(self, name: bytes) -> bytes:
         """The value of an answer's header by its lower-case name, `b""` where it is missing."""
         for key, value in self.headers:
@@ -197,34 +225,35 @@ class Connection(asyncio.Protocol):
 
     def release(self) -> None:
         """Ends the exchange: back to the pool if the connection can serve again, closed otherwise."""
-        if not self.busy:
-            return
-        self.busy = False
-        if (
-            self.complete
-            and self._keep_alive
-            and self._error is None
-            and not self._desync
-            and self._transport is not None
-            and not self._transport.is_closing()
-        ):
-            self._chunks.clear()
-            self._home.take_back(self)
-        else:
+        if self.busy and self.complete and self._keep_alive and self._error is None and not self._sending:
+            transport = self._transport
+            # An answer may have come before the request was written: the rest would precede the next one.
+            if transport and not (
+                self._paused or transport.is_closing() or transport.get_write_buffer_size()
+            ):
+                self.busy = False
+                self._chunks.clear()
+                self._home.take_back(self)
+                return
+        if self.place != POOLED:
             self.abort()
 
     def abort(self) -> None:
         """Closes at once, which is how an upstream learns that nobody wants the rest."""
-        self.busy = False
+        if self.busy:
+            self.busy = False
+            if not self.complete:
+                self.fail(UpstreamReset("the gateway gave the connection up"))
         if self._transport is not None:
             self._transport.abort()
         self._home.forget(self)
 
-    def fail(self, error: Exception) -> None:
-        """Makes the waiter raise `error`; the first error stays."""
+    def fail(self, error: ForebayError) -> None:
+        """Makes whoever waits raise `error`; the first error stays."""
         if self._error is None:
             self._error = error
         self._wake()
+        self._wake_writer()
 
     def check_deadlines(self, now: float) -> None:
         """Called by the pool's sweep, with the loop's time in seconds."""
@@ -238,135 +267,134 @@ class Connection(asyncio.Protocol):
             self.fail(IdleTimeout("the target fell silent in the middle of its answer"))
 
     def is_stale(self) -> bool:
-        """Whether the peer has closed, or sent what nobody asked for, while the connection lay idle."""
-        return self._transport is None or self._transport.is_closing() or self._error is not None
+        """Whether the peer has closed, or sent what nobody asked for, while the connection lay idle.
 
-    def fileno(self) -> int:
-        """The socket's descriptor, -1 when closed."""
-        if self._transport is None:
-            return -1
-        sock = self._transport.get_extra_info("socket")
-        return -1 if sock is None else int(sock.fileno())
+        It asks the kernel: what the event loop has not read yet would be taken for the next answer.
+        """
+        transport = self._transport
+        return transport is None or transport.is_closing() or bool(self._poll.poll(0))
 
     # --- asyncio's side -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         if not self.busy:
-            # An answer that nobody asked for: whoever sent it must not be believed again.
-            self._desync = True
-            self.abort()
+            self.abort()  # nobody asked: whoever sends that must not be believed again
             return
-        self.last_at = self._home.now()
+        self.last_at = self._clock.time
+        received = self.received
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._broken("the target tried to switch protocols")
+            self._break("the target tried to switch protocols")
             return
         except httptools.HttpParserError as error:
-            self._broken(f"the target's answer is not HTTP/1.1: {error}")
+            self._break(f"the target's answer is not HTTP/1.1: {error.__context__ or error}")
             return
         awaiting = self._awaiting
         if self.complete or (awaiting == SOME and self._chunks):
             self._wake()
+        elif self.received == received:
+            self._count_framing(len(data))
         elif awaiting != ALL and self._held > READ_HIGH_WATER and not self._paused:
             self._paused = True
             self._transport.pause_reading()
 
-    def _broken(self, message: str) -> None:
-        self._desync = True
+    def _count_framing(self, size: int) -> None:
+        """Bounds what the parser may pile up of a header that never ends."""
+        if self._framed_after != self.received:
+            self._framed_after = self.received
+            self._framing_bytes = 0
+        self._framing_bytes += size
+        if self._framing_bytes > FRAMING_MAX_BYTES:
+            self._break(f"the target's answer has more than {FRAMING_MAX_BYTES} bytes of headers")
+
+    def _break(self, message: str) -> None:
+        self._keep_alive = False
         if not self.complete:
             self.fail(UpstreamProtocol(message))
-        if self._transport is not None:
-            self._transport.abort()
+        self._wake()
+        self._transport.abort()
 
     def eof_received(self) -> None:
-        if self.busy and not self.complete and self.status == 0 and self.reused and self._has_unacked_bytes():
-            # The peer closed before our request reached it, so nobody has worked on it.
-            self.fail(StaleConnection("the pooled connection was closed by the target"))
+        self._fail_if_unseen()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, BrokenPipeError):  # the peer's end came first, and was not read
+            self._fail_if_unseen()
         if self.busy and not self.complete and self._error is None:
-            if exc is None and self.status and self._bodyless_end:
+            if exc is None and self.status and self._ends_with_connection():
                 self.complete = True
-            elif self.status:
-                self.fail(UpstreamReset("the target closed the connection in the middle of its answer"))
             else:
-                self.fail(UpstreamReset("the target closed the connection without an answer"))
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
+                where = "in the middle of its answer" if self.status else "without an answer"
+                self.fail(UpstreamReset(f"the target closed the connection {where}"))
         self._transport = None
         self._parser = None  # it holds our methods: a cycle, left to the collector otherwise
         self._wake()
+        self._wake_writer()
         self._home.forget(self)
 
     def pause_writing(self) -> None:
-        self._drained = self._home.loop.create_future()
+        self._drained = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        drained, self._drained = self._drained, None
-        if drained is not None and not drained.done():
-            drained.set_result(None)
+        self._wake_writer()
+        self._drained = None
 
-    def _has_unacked_bytes(self) -> bool:
-        sock = self._transport.get_extra_info("socket")
-        if sock is None:
-            return False
-        try:
-            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
-        except OSError:
-            return False
-        if len(info) < TCP_INFO_UNACKED_OFFSET + 4:
-            return False
-        return bool(struct.unpack_from("=I", info, TCP_INFO_UNACKED_OFFSET)[0])
+    def _ends_with_connection(self) -> bool:
+        """Neither length nor chunks: the body ends where the connection does."""
+        return not any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+
+    def _fail_if_unseen(self) -> None:
+        """Fails with `StaleConnection` if the peer ended before one byte of our request had reached it.
+
+        Its end carries what its kernel had taken by then, so if nothing of the request is acknowledged, the
+        peer can't have read any of it, and to send it again is safe.  (A reset says nothing of the sort.)
+        """
+        if not self.busy or self.status or self.complete or self.place != REUSED:
+            return
+        transport = self._transport
+        unacked = count_unacked_bytes(transport.get_extra_info("socket"))
+        if unacked is not None and unacked + transport.get_write_buffer_size() >= self._request_bytes:
+            self.fail(StaleConnection("the target closed the pooled connection before it saw the request"))
 
     # --- httptools' side ------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         if self.complete:
-            self._desync = True  # a second answer to one request
+            self._keep_alive = False  # a second answer to one request
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.complete:
-            return
-        size = len(name)
-        self._head_bytes += size + len(value)
-        if self._head_bytes > HEADERS_MAX_BYTES:
-            raise ValueError("header too large")
-        if self.status:  # a trailer
-            return
-        if size == 14:
-            if name.lower() == b"content-length":
-                self._bodyless_end = False
-        elif size == 17 and name.lower() == b"transfer-encoding":
-            self._bodyless_end = False
-        self.headers.append((name, value))
+        if not self.status:  # else a trailer, or of a second answer
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         if self.complete:
             return
         status = self._parser.get_status_code()
-        if status < 200:
+        if status >= 200:
+            self.status = status
+        elif status >= 100:
             self.headers = []  # informational: the answer is still to come
-            self._bodyless_end = True
-            return
-        self.status = status
-        self._keep_alive = self._parser.should_keep_alive()
+        else:
+            raise ValueError(f"status {status}")
 
     def on_body(self, body: bytes) -> None:
         if self.complete:
             return
-        self._chunks.append(body)
         size = len(body)
         self.received += size
         self._held += size
-        if self._held > self._limit and self._error is None:
+        if self._held > self._limit:
             self.fail(AnswerTooLarge(f"the target's answer is larger than {self._limit} bytes"))
-            self._transport.abort()
+            raise ValueError("too large")  # ends the parse, and with it the connection
+        self._chunks.append(body)
 
     def on_message_complete(self) -> None:
         if self.status and not self.complete:
             self.complete = True
             self._keep_alive = self._parser.should_keep_alive()
+            self._wake_writer()
