@@ -11,6 +11,7 @@ import msgspec
 
 #: What decoding raises on bytes that are no JSON, not what they should be, or nested deeper than we follow.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+NOTHING = msgspec.Raw(b"")  #: default of a field that is kept as bytes; `Raw | None` would take null alone
 FIELDS_MAX = 1000  #: of an object that is edited: looking up the places of more would keep others waiting
 
 _Fields = Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=FIELDS_MAX)]

@@ -10,7 +10,7 @@ import msgspec
 from forebay.core.errors import ForebayError, InvalidJSON, InvalidValue, MissingField
 from forebay.core.events import Tokens
 from forebay.core.routes import Endpoint
-from forebay.providers.json_edit import FIELDS_MAX, UNREADABLE, set_fields
+from forebay.providers.json_edit import FIELDS_MAX, NOTHING, UNREADABLE, set_fields
 from forebay.providers.openai_stream import StreamMeter
 from forebay.providers.openai_usage import estimate_tokens as estimate_tokens
 from forebay.providers.openai_usage import read_usage
@@ -38,7 +38,7 @@ class RequestView(msgspec.Struct, frozen=True):
 
 
 class AnswerView(msgspec.Struct, frozen=True):
-    usage: msgspec.Raw | None = None
+    usage: msgspec.Raw = NOTHING
 
 
 class ErrorView(msgspec.Struct, frozen=True):
@@ -122,7 +122,7 @@ def read_answer(body: bytes) -> Tokens | None:
         usage = _decode_answer(body).usage
     except UNREADABLE:
         return None
-    return None if usage is None else read_usage(usage)
+    return read_usage(usage)
 
 
 def new_meter(*, hide_usage: bool, event_max_bytes: int) -> StreamMeter:

@@ -11,8 +11,8 @@ import msgspec
 
 from forebay.core.events import Tokens
 from forebay.net.sse import EventSplitter, parse_event
-from forebay.providers.json_edit import drop_field
-from forebay.providers.openai_usage import Usage, count_tokens
+from forebay.providers.json_edit import NOTHING, UNREADABLE, drop_field
+from forebay.providers.openai_usage import read_usage
 
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 _NULL_USAGE = b',"usage":null}\n\n'  # at an event's end: inside a string its quotes would be escaped
@@ -29,12 +29,22 @@ class _Choice(msgspec.Struct, frozen=True):
 
 class _Event(msgspec.Struct, frozen=True):
     choices: list[_Choice] | None = None
-    usage: Usage | None = None
-    error: msgspec.Raw | None = None
+
+
+class _UsageEvent(msgspec.Struct, frozen=True):
+    choices: list[msgspec.Raw] | None = None
+    usage: msgspec.Raw = NOTHING
+
+
+class _ErrorEvent(msgspec.Struct, frozen=True):
+    error: msgspec.Raw = NOTHING
+    object: str | None = None
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
-_EMPTY = (b"null", b'""', b"[]", b"{}")
+_decode_usage_event = msgspec.json.Decoder(_UsageEvent).decode
+_decode_error_event = msgspec.json.Decoder(_ErrorEvent).decode
+_EMPTY = (b"", b"null", b'""', b"[]", b"{}", b"false")
 
 
 class StreamMeter:
@@ -47,14 +57,14 @@ class StreamMeter:
     Attributes:
         content_seen: whether content has come: text, reasoning, a tool call, or the end.  Until then nothing
             is given out, so that another target may still answer instead.
-        done: whether `[DONE]` has come.
         tokens: the usage that the target reported, or None.
-        error: the bytes of an error object that came as an event, or None.
+        error: the JSON of an error that came as an event, or None.
+        error_told: whether that event has the dialect's form, so that a caller understands it.
     """
 
     __slots__ = (
-        "_events", "_held", "_hide_usage", "_last", "_splitter", "_uncounted", "_uncounted_bytes",
-        "content_seen", "done", "error", "tokens",
+        "_events", "_held", "_hide_usage", "_last", "_silent", "_splitter", "_uncounted", "_uncounted_bytes",
+        "content_seen", "error", "error_told", "tokens",
     )  # fmt: skip
 
     def __init__(self, *, hide_usage: bool, event_max_bytes: int) -> None:
@@ -63,23 +73,41 @@ class StreamMeter:
         self._held = b""
         self._last = b""
         self.content_seen = False
-        self.done = False
         self.tokens: Tokens | None = None
         self._events = 0
+        self._silent = 0  # events before the first content
         self._uncounted: list[bytes] = []  # counted when somebody asks, which is rare
         self._uncounted_bytes = 0
         self.error: bytes | None = None
+        self.error_told = False
 
     @property
     def content_events(self) -> int:
         """Events that may have brought a token: all but the preamble."""
+        if not self.content_seen:
+            return 0
         self._count_events()
-        return max(0, self._events - 1)
+        return self._events - self._silent
 
     @property
     def ended_well(self) -> bool:
-        """Whether the stream came to its end in the dialect: `[DONE]`, or a finish reason."""
-        return self.done or _FINISH.search(self._last) is not None
+        """Whether the stream came to its end in the dialect: `[DONE]`, or a reason to finish."""
+        end = len(self._last)
+        while end > 0:
+            start, _ = _find_event(self._last, end - 1)
+            data = _read_data(self._last[start:end]).strip()
+            end = start
+            if data == b"[DONE]":
+                return True
+            if not data:
+                continue
+            try:
+                choices = _decode_event(data).choices
+            except UNREADABLE:
+                return _FINISH.search(data) is not None
+            if choices:
+                return any(choice.finish_reason for choice in choices)
+        return False
 
     def feed(self, data: bytes) -> bytes:
         """The bytes to hand on now, `b""` while nothing may go out yet.
@@ -103,22 +131,24 @@ class StreamMeter:
         if self._uncounted_bytes > _UNCOUNTED_MAX_BYTES:
             self._count_events()
         # Searching from the end is by far the faster way in CPython, present or not.
-        if block.rfind(b'{"error"') >= 0:
-            self._note_error(block)
-        if b"[DONE]" in block[-24:]:
-            self.done = True
+        at = block.rfind(b'"error"')
+        if at >= 0:
+            self._note_error(block, at)
         at = block.rfind(b'"usage"')
         if at >= 0:
             block = self._take_usage(block, at)
-        # A finish reason stands in the last event or the one before it.
+        # The end stands in the last event or the one before it.
         self._last = block if len(block) > _TAIL_BYTES else self._last[-_TAIL_BYTES:] + block
         if self.content_seen:
             return block
-        if not _has_content(block) and len(self._held) + len(block) <= _HELD_MAX_BYTES:
+        at = _find_content(block)
+        if at < 0 and len(self._held) + len(block) <= _HELD_MAX_BYTES:
             self._held += block
             return b""
         self.content_seen = True
         held, self._held = self._held, b""
+        if at >= 0:
+            self._silent = held.count(b"data:") + block.count(b"data:", 0, at)
         return held + block
 
     def _count_events(self) -> None:
@@ -158,31 +188,44 @@ class StreamMeter:
             return (raw[: -len(_NULL_USAGE)] + b"}\n\n" if self._hide_usage else raw), None
         data = _read_data(raw)
         try:
-            event = _decode_event(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            event = _decode_usage_event(data)
+        except UNREADABLE:
             return raw, None
-        tokens = None if event.usage is None else count_tokens(event.usage)
+        is_counted = bytes(event.usage) not in (b"", b"null")
+        tokens = read_usage(event.usage) if is_counted else None
         if not self._hide_usage:
             return raw, tokens
-        if event.usage is not None and not event.choices:
+        if is_counted and not event.choices:
             return b"", tokens
-        shorter = drop_field(data, "usage") if data and data in raw else data
+        try:
+            shorter = drop_field(data, "usage") if data and data in raw else data
+        except UNREADABLE:
+            return raw, tokens
         # A data line that was split over several lines is left alone.
         return (raw if shorter is data else raw.replace(data, shorter)), tokens
 
-    def _note_error(self, block: bytes) -> None:
-        at = block.find(b'{"error"')
-        while at >= 0:
+    def _note_error(self, block: bytes, at: int) -> None:
+        """Notes the last error in a block of events, whose last `"error"` stands at `at`.
+
+        Servers put it in an event of its own, beside the choices of the last chunk, or in an event that only
+        its type or its `object` marks.
+        """
+        while at >= 0 and self.error is None:
             start, end = _find_event(block, at)
-            data = _read_data(block[start:end])
-            if data.startswith(b'{"error"'):
-                try:
-                    error = _decode_event(data).error
-                except (msgspec.DecodeError, UnicodeDecodeError):
-                    error = None
-                if error is not None and bytes(error) != b"null":
-                    self.error = bytes(error)
-            at = block.find(b'{"error"', end)
+            event = parse_event(block[start:end])
+            data = event.data or b""
+            try:
+                view = _decode_error_event(data)
+            except UNREADABLE:
+                view = _ErrorEvent()
+                data = msgspec.json.encode(data.decode("utf-8", "replace"))
+            error = bytes(view.error)
+            if error not in _EMPTY:
+                self.error = error
+                self.error_told = True
+            elif event.event == "error" or view.object == "error":
+                self.error = data
+            at = block.rfind(b'"error"', 0, start)
 
 
 def _find_event(block: bytes, at: int) -> tuple[int, int]:
@@ -208,23 +251,24 @@ def _read_data(raw: bytes) -> bytes:
     return parse_event(raw).data or b""
 
 
-def _has_content(block: bytes) -> bool:
+def _find_content(block: bytes) -> int:
+    """Where the first event stands that brings content, -1 if none does."""
     at = 0
     while at < len(block):
-        _, end = _find_event(block, at)
-        data = _read_data(block[at:end])
+        start, end = _find_event(block, at)
+        data = _read_data(block[start:end])
         at = end
         if not data:
             continue
         if data == b"[DONE]":
-            return True
+            return start
         try:
             event = _decode_event(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return True  # not in the dialect as we know it: nothing to wait for
+        except UNREADABLE:
+            return start  # not in the dialect as we know it: nothing to wait for
         if event.choices and any(_speaks(choice) for choice in event.choices):
-            return True
-    return False
+            return start
+    return -1
 
 
 def _speaks(choice: _Choice) -> bool:
