@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import to_builtins
 
 from forebay.app.atomic_file import create_private_folder, write_atomically
 from forebay.app.config import Config
@@ -131,17 +132,22 @@ def test_secrets_stay_references(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_limit_of_the_gateway_arrives() -> None:
-    gateway = {
+    gateway: dict[str, Any] = {
         "attempts_max": 2,
         "body_max_bytes": 2001,
         "answer_max_bytes": 2002,
         "memory_max_bytes": 2003,
         "event_max_bytes": 2004,
         "record_backlog_max": 2005,
+        "connections_max": 2006,
+        "drain": {"grace_s": 2007.0, "deadline_s": 2008.0},
     }
-    snapshot = compile_snapshot(Config.model_validate({"gateway": gateway}), [], URLS)
-    found = {name: getattr(snapshot.limits, name) for name in gateway if name != "attempts_max"}
-    assert {"attempts_max": snapshot.table.attempts_max, **found} == gateway
+    sections = {"gateway": gateway, "ledger": {"segment_max_bytes": 2009}}
+    snapshot = compile_snapshot(Config.model_validate(sections), [], URLS)
+    assert snapshot.table.attempts_max == 2
+    assert set(to_builtins(snapshot.limits).values()) == set(range(2001, 2010))
+    for name in ("body_max_bytes", "answer_max_bytes", "memory_max_bytes", "event_max_bytes"):
+        assert getattr(snapshot.limits, name) == gateway[name]
 
 
 def test_the_embedded_default_serves_both_models() -> None:

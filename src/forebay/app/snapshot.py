@@ -10,7 +10,7 @@ from pathlib import Path
 
 from forebay.app.atomic_file import write_atomically
 from forebay.app.config import Config
-from forebay.app.config_model import GatewayConfig, ModelConfig, TargetConfig
+from forebay.app.config_model import ModelConfig, TargetConfig
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import (
     GatewayLimits,
@@ -46,7 +46,7 @@ def compile_snapshot(
     return Snapshot(
         table=RouteTable(routes=tuple(routes), attempts_max=config.gateway.attempts_max),
         keys=tuple(sorted(keys, key=lambda key: key.id)),
-        limits=_compile_limits(config.gateway),
+        limits=_compile_limits(config),
     )
 
 
@@ -95,13 +95,18 @@ def _compile_target(target_id: str, name: str, target: TargetConfig, url: str) -
     )
 
 
-def _compile_limits(gateway: GatewayConfig) -> GatewayLimits:
+def _compile_limits(config: Config) -> GatewayLimits:
+    gateway = config.gateway
     return GatewayLimits(
         body_max_bytes=gateway.body_max_bytes,
         answer_max_bytes=gateway.answer_max_bytes,
         memory_max_bytes=gateway.memory_max_bytes,
         event_max_bytes=gateway.event_max_bytes,
         record_backlog_max=gateway.record_backlog_max,
+        connections_max=gateway.connections_max,
+        segment_max_bytes=config.ledger.segment_max_bytes,
+        drain_grace_s=gateway.drain.grace_s,
+        drain_deadline_s=gateway.drain.deadline_s,
     )
 
 
