@@ -45,6 +45,31 @@ class ErrorView(msgspec.Struct, frozen=True):
     error: msgspec.Raw
 
 
+class _Reason(msgspec.Struct, frozen=True):
+    code: msgspec.Raw = NOTHING
+    type: msgspec.Raw = NOTHING
+
+
+_STATUS_UNKNOWN = 502
+_STATUS_BY_WORD = {
+    b"context_length_exceeded": 400,
+    b"exceed_context_size_error": 400,
+    b"invalid_request_error": 400,
+    b"BadRequestError": 400,
+    b"authentication_error": 401,
+    b"invalid_api_key": 401,
+    b"permission_error": 403,
+    b"model_not_found": 404,
+    b"not_found_error": 404,
+    b"NotFoundError": 404,
+    b"insufficient_quota": 429,
+    b"rate_limit_error": 429,
+    b"rate_limit_exceeded": 429,
+    b"overloaded_error": 503,
+    b"unavailable_error": 503,
+}
+
+_decode_reason = msgspec.json.Decoder(_Reason).decode
 _decode_request = msgspec.json.Decoder(RequestView).decode
 _decode_answer = msgspec.json.Decoder(AnswerView).decode
 _decode_error = msgspec.json.Decoder(ErrorView).decode
@@ -137,6 +162,21 @@ def read_error(body: bytes) -> bytes | None:
     except UNREADABLE:
         return None
     return error if error[:1] == b"{" else None
+
+
+def read_error_status(error: bytes) -> int:
+    """The HTTP status that fits an error object, for one that came where no status could.
+
+    Engines put a status into `code`; OpenAI's own words are mapped; 502 for what says neither.
+    """
+    try:
+        view = _decode_reason(error)
+    except UNREADABLE:
+        return _STATUS_UNKNOWN
+    code, kind = (bytes(field).strip(b'"') for field in (view.code, view.type))
+    if code.isdigit() and 400 <= int(code) <= 599:
+        return int(code)
+    return _STATUS_BY_WORD.get(code) or _STATUS_BY_WORD.get(kind, _STATUS_UNKNOWN)
 
 
 def encode_error(error: ForebayError) -> bytes:
