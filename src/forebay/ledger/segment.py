@@ -230,7 +230,7 @@ def read_frames(path: Path, offset: int = 0) -> Iterator[tuple[bytes, int]]:
     Raises SegmentCorrupt at a damaged frame, SegmentVersionUnknown, and OSError.
     """
     with path.open("rb", buffering=0) as file:
-        if not _is_header_whole(path, file.read(len(HEADER))):
+        if not _check_header(path, file.read(len(HEADER)), offset):
             return
         offset = max(offset, len(HEADER))
         file.seek(offset)
@@ -267,18 +267,22 @@ def _count_missing(path: Path, offset: int, buffer: bytes, at: int) -> int:
     return HEAD_BYTES + length - have
 
 
-def _is_header_whole(path: Path, start: bytes) -> bool:
+def _check_header(path: Path, start: bytes, offset: int) -> bool:
+    """Whether there may be frames.  A damaged header is an error only to who reads from the file's start."""
     if start == HEADER:
         return True
     if HEADER.startswith(start):
         return False
     if _VERSION_LINE.match(start):
         raise SegmentVersionUnknown("written by another version of Forebay", path=path, offset=0)
-    raise SegmentCorrupt("this is not the header of a segment", path=path, offset=0)
+    if offset == 0:
+        raise SegmentCorrupt("this is not the header of a segment", path=path, offset=0)
+    return True
 
 
 def find_frame(path: Path, offset: int) -> int | None:
     """The first place at or after `offset` where a whole, undamaged frame starts; None when there is none."""
+    offset = max(offset, len(HEADER))
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size - offset <= HEAD_BYTES:

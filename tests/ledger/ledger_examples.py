@@ -1,0 +1,83 @@
+"""What the ledger's tests share: a clock that stands where it is put, events, and a small world."""
+
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from forebay.core.events import Finished, Outcome, Tokens, UsageSource, encode_event
+from forebay.ledger.ingest import Ingester, IngestLimits
+from forebay.ledger.repo import load_events
+from forebay.ledger.segment import SegmentWriter
+from forebay.store.database import Database
+
+START_NS = 1_700_000_000_000_000_000
+HOUR_NS = 3600 * 10**9
+
+
+class SetClock:
+    """Says what it was told, until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.now_ns = START_NS
+
+    def wall_ns(self) -> int:
+        return self.now_ns
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+
+def make_event(number: int = 0, **fields: object) -> Finished:
+    given = {"request_id": f"req_{number}", "at_ns": START_NS + number, "key": "key_a", "model": "m"}
+    return Finished(**(given | fields))  # type: ignore[arg-type]
+
+
+unknown_or_count = st.none() | st.integers(0, 10**6)
+event_strategy = st.builds(
+    Finished,
+    request_id=st.just("req"),
+    at_ns=st.integers(START_NS, START_NS + 3 * 24 * HOUR_NS),
+    key=st.sampled_from(["", "key_a", "key_b"]),
+    model=st.sampled_from(["", "m", "n"]),
+    target=st.sampled_from(["", "t", "u"]),
+    status=st.sampled_from([200, 404, 499, 502]),
+    stream=st.booleans(),
+    outcome=st.sampled_from(Outcome),
+    usage_source=st.sampled_from(UsageSource),
+    tokens=st.builds(Tokens, **dict.fromkeys(Tokens.__struct_fields__, unknown_or_count)),
+    duration_ns=st.integers(0, 10**12),
+    first_token_ns=unknown_or_count,
+    overhead_ns=unknown_or_count,
+)
+
+
+class World:
+    """A ledger folder, a database and a clock.  `keep_segments_s` is 100."""
+
+    def __init__(self, folder: Path, busy_timeout_s: float = 5.0) -> None:
+        self.folder = folder / "ledger"
+        self.clock = SetClock()
+        self.database = Database.open(folder / "forebay.db", busy_timeout_s=busy_timeout_s)
+        self.database.migrate()
+
+    def make_writer(self, worker: str = "0", segment_max_bytes: int = 1 << 20) -> SegmentWriter:
+        return SegmentWriter(self.folder, worker, segment_max_bytes, self.clock)
+
+    def make_ingester(self, batch_records: int = 5000, records_max: int = 10**6) -> Ingester:
+        limits = IngestLimits(batch_records=batch_records, records_max=records_max, keep_segments_s=100)
+        return Ingester(self.database, self.folder, self.clock, limits)
+
+    def write(self, *events: Finished, close: bool = True) -> SegmentWriter:
+        writer = self.make_writer()
+        for event in events:
+            writer.append(encode_event(event))
+        if close:
+            writer.close()
+        return writer
+
+    def load_all(self) -> list[Finished]:
+        with self.database.read() as connection:
+            return [event for _, event in load_events(connection, 0, 10**6)]
+
+    def close(self) -> None:
+        self.database.close()

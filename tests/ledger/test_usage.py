@@ -1,0 +1,124 @@
+"""Usage queries: any grouping and filter agrees with plain Python over the events."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ledger_examples import HOUR_NS, START_NS, World, event_strategy, make_event
+from sqlalchemy import text
+
+from forebay.core.events import Finished
+from forebay.ledger.rollup import compute_totals
+from forebay.ledger.usage import UsageBy, UsageQuery, UsageQueryInvalid, UsageRow, load_usage, read_usage
+from forebay.store.database import Database
+from forebay.store.errors import StoreMissing, StoreOutdated
+
+HOUR0_NS = START_NS // HOUR_NS * HOUR_NS
+UNIT_S = {UsageBy.HOUR: 3600, UsageBy.DAY: 86400}
+
+moments = st.none() | st.one_of(
+    st.integers(0, 80).map(lambda hours: HOUR0_NS + hours * HOUR_NS),
+    st.integers(START_NS, START_NS + 80 * HOUR_NS),
+)
+groupings = (
+    st.lists(st.sampled_from(UsageBy), unique=True).filter(lambda by: not set(UNIT_S) <= set(by)).map(tuple)
+)
+queries = st.builds(
+    UsageQuery,
+    by=groupings,
+    since_ns=moments,
+    until_ns=moments,
+    key=st.none() | st.sampled_from(["key_a", ""]),
+    model=st.none() | st.sampled_from(["m", "no such model"]),
+)
+
+
+def answer_plainly(events: list[Finished], query: UsageQuery) -> list[UsageRow]:
+    groups: defaultdict[tuple[object, ...], list[Finished]] = defaultdict(list)
+    for event in events:
+        if query.since_ns is not None and event.at_ns < query.since_ns:
+            continue
+        if query.until_ns is not None and event.at_ns >= query.until_ns:
+            continue
+        if query.key not in (None, event.key) or query.model not in (None, event.model):
+            continue
+        start_s = None
+        for by, unit_s in UNIT_S.items():
+            if by in query.by:
+                start_s = event.at_ns // 10**9 // unit_s * unit_s
+        names = (UsageBy.KEY, UsageBy.MODEL, UsageBy.TARGET, UsageBy.STATUS)
+        groups[start_s, *(getattr(event, name) if name in query.by else None for name in names)].append(event)
+    return [
+        UsageRow(start_s=at, key=key, model=model, target=target, status=status, totals=compute_totals(group))  # type: ignore[arg-type]
+        for (at, key, model, target, status), group in sorted(groups.items(), key=lambda item: item[0])
+    ]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    events=st.lists(event_strategy, min_size=5, max_size=40),
+    asked=st.lists(queries, min_size=30, max_size=30),
+)
+def test_any_query_agrees_with_plain_python(
+    tmp_path_factory: pytest.TempPathFactory, events: list[Finished], asked: list[UsageQuery]
+) -> None:
+    world = World(tmp_path_factory.mktemp("w"))
+    world.write(*events)
+    world.make_ingester().ingest_once()
+    for query in asked:
+        assert load_usage(world.database, query) == answer_plainly(events, query), query
+    world.close()
+
+
+def test_queries_on_whole_hours_are_answered_from_the_totals(world: World) -> None:
+    world.write(make_event(0))
+    world.make_ingester().ingest_once()
+    with world.database.begin() as connection:
+        connection.execute(text("DELETE FROM ledger_events"))
+    assert len(load_usage(world.database, UsageQuery(since_ns=HOUR0_NS, until_ns=HOUR0_NS + HOUR_NS))) == 1
+    assert load_usage(world.database, UsageQuery(since_ns=HOUR0_NS + 1)) == []
+    assert load_usage(world.database, UsageQuery(by=(UsageBy.STATUS,))) == []
+
+
+def test_nothing_gives_no_rows(world: World) -> None:
+    assert load_usage(world.database, UsageQuery()) == []
+    assert load_usage(world.database, UsageQuery(by=())) == []
+    assert load_usage(world.database, UsageQuery(by=(UsageBy.TARGET,))) == []
+
+
+def test_what_cannot_be_answered_is_told(world: World) -> None:
+    with pytest.raises(UsageQueryInvalid, match="not by both"):
+        load_usage(world.database, UsageQuery(by=(UsageBy.HOUR, UsageBy.DAY)))
+    with pytest.raises(UsageQueryInvalid, match="rows_max"):
+        load_usage(world.database, UsageQuery(rows_max=0))
+    world.write(*(make_event(n, key=f"key_{n}") for n in range(4)))
+    world.make_ingester().ingest_once()
+    assert len(load_usage(world.database, UsageQuery(rows_max=4))) == 4
+    with pytest.raises(UsageQueryInvalid, match="more than 3 rows"):
+        load_usage(world.database, UsageQuery(rows_max=3))
+
+
+def test_usage_can_be_read_from_the_file_alone(world: World, tmp_path: Path) -> None:
+    world.write(make_event(0))
+    world.make_ingester().ingest_once()
+    expected = load_usage(world.database, UsageQuery())
+    world.close()  # nobody else has the database open
+    assert read_usage(tmp_path / "forebay.db", UsageQuery()) == expected
+
+
+def test_reading_makes_no_database_and_mends_none(tmp_path: Path) -> None:
+    with pytest.raises(StoreMissing):
+        read_usage(tmp_path / "forebay.db", UsageQuery())
+    Database.open(tmp_path / "forebay.db").close()
+    with pytest.raises(StoreOutdated):
+        read_usage(tmp_path / "forebay.db", UsageQuery())
