@@ -4,7 +4,9 @@ It parses nothing of a request's body; `service` does.  Every error leaves here 
 """
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from forebay.core.errors import (
@@ -21,9 +23,9 @@ from forebay.gateway.service import Service
 
 INFERENCE = {f"/v1/{endpoint.value}": endpoint for endpoint in Endpoint}
 MODELS = "/v1/models"
-_JSON = [("content-type", "application/json")]
-_TEXT = [("content-type", "text/plain; charset=utf-8")]
-_METRICS = [("content-type", "text/plain; version=0.0.4; charset=utf-8")]
+_JSON = "content-type: application/json\r\n"
+_TEXT = "content-type: text/plain; charset=utf-8\r\n"
+_METRICS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
 _KNOWN = frozenset({*INFERENCE, MODELS, "/healthz", "/readyz", "/metrics"})
 
 
@@ -40,21 +42,23 @@ class App:
         self._dialect = dialect
         self._metrics_folder = metrics_folder
 
-    async def handle(self, call: Call) -> None:
-        """Answers one call; never raises."""
+    def handle(self, call: Call) -> Coroutine[Any, Any, None]:
+        """The coroutine that answers one call; it never raises."""
         endpoint = INFERENCE.get(call.path)
         if endpoint is not None and call.method == "POST":
-            await self.service.infer(call, endpoint)
-            return
+            return self.service.infer(call, endpoint)
+        return self._answer(call)
+
+    async def _answer(self, call: Call) -> None:
         path = call.path
         try:
             await self._serve_other(call, path)
         except ForebayError as error:
-            headers = list(_JSON)
+            headers = _JSON
             if error.status == 401:
-                headers.append(("www-authenticate", "Bearer"))
+                headers += "www-authenticate: Bearer\r\n"
             if isinstance(error, MethodNotAllowed):
-                headers.append(("allow", "POST" if path in INFERENCE else "GET"))
+                headers += f"allow: {'POST' if path in INFERENCE else 'GET, HEAD'}\r\n"
             call.respond(error.status, headers, self._dialect.encode_error(error))
 
     async def _serve_other(self, call: Call, path: str) -> None:

@@ -80,6 +80,7 @@ class TargetState:
 class RouteState:
     route: Route
     targets: tuple[TargetState, ...]
+    total_s: float  #: for all attempts together
     cells: Mapping[Endpoint, EndpointCells]
 
 
@@ -97,6 +98,7 @@ class State:
     table_hash: str
     routes: Mapping[str, RouteState]
     keys: Mapping[bytes, KeyState]
+    known: dict[bytes, KeyState]  #: keys by the header that was recognised; gone with this snapshot
     cells: Cells
     unknown: EndpointCells  #: for requests that name no known model
 
@@ -117,6 +119,7 @@ def build_state(snapshot: Snapshot, *, client: Client, cells: Cells, read_secret
         routes[route.model] = RouteState(
             route=route,
             targets=tuple(targets[target.id] for target in route.targets),
+            total_s=max((target.timeouts.total_s for target in route.targets), default=0.0),
             cells={endpoint: cells.endpoint(route.model, endpoint.value) for endpoint in route.endpoints},
         )
     return State(
@@ -127,6 +130,7 @@ def build_state(snapshot: Snapshot, *, client: Client, cells: Cells, read_secret
             entry.digest: KeyState(entry=entry, allowed=frozenset(filter(entry.allows, names)))
             for entry in snapshot.keys
         },
+        known={},
         cells=cells,
         unknown=cells.endpoint("", ""),
     )
@@ -177,41 +181,42 @@ def build_head(authority: str, path: str, secret: str) -> bytes:
 
 
 class Exchange:
-    """One request, from its head's arrival to its record."""
+    """One request, from its head's arrival to its record.
 
-    __slots__ = (
-        "answer_bytes", "at_ns", "attempts", "body_bytes", "call", "cells", "connection", "deadline",
-        "endpoint", "first_token_ns", "id", "key", "left", "model", "reading", "recorded", "route", "sent",
-        "started_ns", "state", "stream", "target", "task", "tokens", "usage_source", "waited_ns",
-    )  # fmt: skip
+    The defaults live on the class: most requests change few of them, and setting all of them anew would be
+    a good part of what a request costs.
+    """
 
-    def __init__(self, state: State, request_id: str, call: Call, started_ns: int, at_ns: int) -> None:
+    answer_bytes = 0
+    attempts = 0
+    body_bytes = 0
+    connection: Connection | None = None
+    deadline = 0.0  #: loop time, once a route is known
+    first_token_ns: int | None = None
+    key: KeyEntry | None = None
+    left = False  #: the caller has gone
+    model = ""
+    reading = True  #: the body is still coming
+    recorded = False
+    route: RouteState | None = None
+    sent = False  #: a target may have worked on it
+    stream = False
+    target: Target | None = None
+    task: asyncio.Task[Any] | None = None
+    tokens: Tokens | None = None
+    usage_source = UsageSource.NONE
+    waited_ns = 0  #: for the target and the caller
+
+    def __init__(
+        self, state: State, request_id: str, call: Call, endpoint: Endpoint, started_ns: int, at_ns: int
+    ) -> None:
         self.state = state
         self.id = request_id
         self.call = call
+        self.endpoint = endpoint
         self.started_ns = started_ns
         self.at_ns = at_ns
-        self.waited_ns = 0
-        self.deadline = 0.0  #: loop time, once a route is known
-        self.endpoint: Endpoint | None = None
-        self.key: KeyEntry | None = None
-        self.model = ""
-        self.route: RouteState | None = None
         self.cells = state.unknown
-        self.target: Target | None = None
-        self.connection: Connection | None = None
-        self.stream = False
-        self.attempts = 0
-        self.tokens: Tokens | None = None
-        self.usage_source = UsageSource.NONE
-        self.first_token_ns: int | None = None
-        self.body_bytes = 0
-        self.answer_bytes = 0
-        self.sent = False  #: a target may have worked on it
-        self.left = False  #: the caller has gone
-        self.reading = True  #: the body is still coming
-        self.recorded = False
-        self.task: asyncio.Task[Any] | None = None
 
     def leave(self) -> None:
         """The caller has gone: let the target go at once."""

@@ -28,6 +28,7 @@ ERROR_TEXT_MAX = 1000  #: characters of a target's own words that are passed on 
 _JSON = b"application/json"
 _STREAM_TYPE = b"text/event-stream"
 _DEFAULT_STATUS = 502
+_STREAM_HEADERS = "cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -54,23 +55,6 @@ class Relay:
         self._dialect = dialect
         self._monotonic_ns = clock.monotonic_ns
 
-    async def whole(self, exchange: Exchange, connection: Connection) -> Answer:
-        """Waits for the whole answer.
-
-        Raises:
-            TargetError: it did not come.
-            CallerLeft: nobody waits for it any more.
-        """
-        begun = self._monotonic_ns()
-        body = await connection.all()
-        exchange.waited_ns += self._monotonic_ns() - begun
-        return Answer(
-            connection.status,
-            connection.header(b"content-type"),
-            body,
-            connection.header(b"retry-after") if connection.status >= 400 else b"",
-        )
-
     async def stream(
         self,
         exchange: Exchange,
@@ -87,12 +71,14 @@ class Relay:
             TargetError: the attempt failed before any content went out.
             CallerLeft: the caller left.
         """
-        begun = self._monotonic_ns()
-        data = await connection.some()
-        exchange.waited_ns += self._monotonic_ns() - begun
+        data = await self._read_some(exchange, connection)
         if connection.status != 200 or not connection.header(b"content-type").startswith(_STREAM_TYPE):
-            rest = await self.whole(exchange, connection)
-            return msgspec.structs.replace(rest, body=data + rest.body) if data else rest
+            begun = self._monotonic_ns()
+            try:
+                rest = await connection.all()
+            finally:
+                exchange.waited_ns += self._monotonic_ns() - begun
+            return read_answer(connection, data + rest)
         call = exchange.call
         try:
             while True:
@@ -110,11 +96,11 @@ class Relay:
                 if out and call.streaming:
                     exchange.answer_bytes += len(out)
                     begun = self._monotonic_ns()
-                    await call.send(out)
-                    exchange.waited_ns += self._monotonic_ns() - begun
-                begun = self._monotonic_ns()
-                data = await connection.some()
-                exchange.waited_ns += self._monotonic_ns() - begun
+                    try:
+                        await call.send(out)
+                    finally:
+                        exchange.waited_ns += self._monotonic_ns() - begun
+                data = await self._read_some(exchange, connection)
         except (CallerGone, CallerLeft):
             raise self._leave(exchange, meter) from None
         except ForebayError as error:
@@ -125,6 +111,13 @@ class Relay:
         self._end_stream(exchange, meter, finish, out)
         return None
 
+    async def _read_some(self, exchange: Exchange, connection: Connection) -> bytes:
+        begun = self._monotonic_ns()
+        try:
+            return await connection.some()
+        finally:
+            exchange.waited_ns += self._monotonic_ns() - begun
+
     def _begin_stream(
         self, exchange: Exchange, connection: Connection, meter: Meter, attempts: Attempts
     ) -> None:
@@ -132,12 +125,7 @@ class Relay:
         attempts.content_sent = True
         if meter.content_seen:
             exchange.first_token_ns = self._monotonic_ns() - exchange.started_ns
-        headers = [
-            ("content-type", connection.header(b"content-type").decode("latin-1")),
-            ("cache-control", "no-cache"),
-            ("x-accel-buffering", "no"),
-            *_build_own_headers(exchange),
-        ]
+        headers = _build_headers(exchange, connection.header(b"content-type")) + _STREAM_HEADERS
         exchange.call.begin_stream(200, headers)
 
     def _read_early_end(self, meter: Meter) -> Answer | None:
@@ -214,28 +202,35 @@ class Relay:
         return Answer(answer.status, _JSON, body, answer.retry_after, code)
 
     def send_whole(self, exchange: Exchange, answer: Answer) -> None:
-        content_type = answer.content_type
-        text = "application/json" if content_type == _JSON or not content_type else None
-        headers = [
-            ("content-type", text or content_type.decode("latin-1")),
-            *_build_own_headers(exchange),
-        ]
+        headers = _build_headers(exchange, answer.content_type or _JSON)
         if answer.retry_after.isdigit():
-            headers.append(("retry-after", answer.retry_after.decode()))
+            headers += f"retry-after: {answer.retry_after.decode()}\r\n"
         exchange.call.respond(answer.status, headers, answer.body)
 
     def send_error(self, exchange: Exchange, error: ForebayError, body: bytes) -> None:
         """An answer of our own."""
-        headers = [("content-type", "application/json"), *_build_own_headers(exchange)]
+        headers = _build_headers(exchange, _JSON)
         if error.retry_after_s is not None:
-            headers.append(("retry-after", str(error.retry_after_s)))
+            headers += f"retry-after: {error.retry_after_s}\r\n"
         if error.status == 401:
-            headers.append(("www-authenticate", "Bearer"))
+            headers += "www-authenticate: Bearer\r\n"
         exchange.call.respond(error.status, headers, body)
 
 
-def _build_own_headers(exchange: Exchange) -> tuple[tuple[str, str], tuple[str, str]]:
-    return ("x-request-id", exchange.id), ("x-forebay-attempts", str(exchange.attempts))
+def read_answer(connection: Connection, body: bytes) -> Answer:
+    """A connection's complete answer."""
+    status = connection.status
+    retry_after = connection.header(b"retry-after") if status >= 400 else b""
+    return Answer(status, connection.header(b"content-type"), body, retry_after)
+
+
+def _build_headers(exchange: Exchange, content_type: bytes) -> str:
+    """The header lines that every answer has: all others of a target stay behind."""
+    return (
+        f"content-type: {content_type.decode('latin-1')}\r\n"
+        f"x-request-id: {exchange.id}\r\n"
+        f"x-forebay-attempts: {exchange.attempts}\r\n"
+    )
 
 
 def _redact(body: bytes, secret: bytes) -> bytes:

@@ -8,7 +8,7 @@ keys or dialects; what it must say by itself (a request that is not HTTP) it say
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from email.utils import formatdate
 from functools import partial
 from http import HTTPStatus
@@ -21,19 +21,15 @@ HEAD_MAX_BYTES = 64 * 1024  #: request line and headers
 HEAD_MAX_S = 30.0  #: for a head to arrive, from its first byte
 IDLE_MAX_S = 75.0  #: a kept-alive connection without a request
 PIPELINE_MAX = 16  #: requests that wait behind the one being served; more are not read
-WHOLE_BODY_BYTES = 64 * 1024  #: a body up to this is awaited before its request is served
 READ_HIGH_WATER = 256 * 1024  #: body bytes held for a handler that has not asked for them
 LINGER_MAX_S = 5.0  #: for a caller to notice that its body is not wanted
 SWEEP_S = 1.0
 
-#: The only headers that anything here reads.
-WANTED = {
-    name: name.decode()
-    for name in (
-        b"authorization", b"content-length", b"content-type", b"expect", b"traceparent", b"tracestate",
-        b"transfer-encoding",
-    )
-}  # fmt: skip
+#: The only headers that anything here reads, by lower-case name.
+WANTED = frozenset(
+    {b"authorization", b"content-length", b"content-type", b"expect", b"traceparent", b"tracestate"}
+)
+NAMES_MAX = 1000  #: spellings of header names that are remembered
 
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -45,44 +41,39 @@ class CallerGone(Exception):
     """The caller has closed the connection, so nothing can be sent any more."""
 
 
-Headers = tuple[tuple[str, str], ...] | list[tuple[str, str]]
-
-
 class Call:
     """One request and its answer.
 
     Attributes:
         headers: the wanted headers by lower-case name.
-        length: the announced size of the body, None where it comes in chunks of unknown number.
+        body_done: whether the whole body has come.
+        length: the announced size of a body that is still coming, None where nobody announced it.
         on_left: called once if the caller leaves before the answer is complete.
         grow: asked before each piece of a body of unknown length is held; False refuses it.
     """
 
-    __slots__ = (
-        "_body_done", "_chunks", "_connection", "_waiter", "answered", "body_max", "done", "grow",
-        "head_bytes", "headers", "keep_alive", "left", "length", "method", "on_left", "path", "received",
-        "streaming",
-    )  # fmt: skip
+    # The defaults live on the class, as `Exchange`'s do and for the same reason.
+    answered = False
+    body_done = False
+    body_max = 1 << 62  # the handler sets it; until it asks for the body, little is read
+    done = False
+    grow: Callable[[int], bool] | None = None
+    keep_alive = True
+    left = False
+    length: int | None = None
+    method = ""
+    on_left: Callable[[], None] | None = None
+    task: asyncio.Task[None] | None = None
+    path = ""
+    received = 0
+    started = False
+    streaming = False
+    _waiter: asyncio.Future[None] | None = None
 
     def __init__(self, connection: "CallerConnection") -> None:
         self._connection = connection
         self._chunks: list[bytes] = []
-        self._waiter: asyncio.Future[None] | None = None
-        self._body_done = False
-        self.method = ""
-        self.path = ""
-        self.headers: dict[str, str] = {}
-        self.head_bytes = 0
-        self.length: int | None = None
-        self.received = 0
-        self.keep_alive = True
-        self.answered = False
-        self.streaming = False
-        self.done = False
-        self.left = False
-        self.on_left: Callable[[], None] | None = None
-        self.body_max = 1 << 62  # the handler sets it; until it asks for the body, little is read
-        self.grow: Callable[[int], bool] | None = None
+        self.headers: dict[bytes, bytes] = {}
 
     # --- what a handler does --------------------------------------------------------------------------------
 
@@ -93,7 +84,7 @@ class Call:
             CallerGone: the caller left before the body was complete.
             BodyOverflow: more than `body_max` bytes came.
         """
-        while not self._body_done:
+        while not self.body_done:
             if self.left:
                 raise CallerGone
             if self.received > self.body_max:
@@ -103,11 +94,19 @@ class Call:
             await self._waiter
         if self.received > self.body_max:
             raise BodyOverflow
+        return self.take_body()
+
+    def take_body(self) -> bytes:
+        """The body, once it is complete."""
         chunks, self._chunks = self._chunks, []
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        """Sends a whole answer; to a caller that has left it does nothing."""
+    def respond(self, status: int, headers: str, body: bytes) -> None:
+        """Sends a whole answer; to a caller that has left it does nothing.
+
+        Args:
+            headers: header lines, each with its CRLF.
+        """
         if self.answered:
             raise RuntimeError("the answer has been sent already")
         self.answered = True
@@ -119,7 +118,7 @@ class Call:
         self._connection.write(head, body)
         self._connection.finish(self)
 
-    def begin_stream(self, status: int, headers: Headers) -> None:
+    def begin_stream(self, status: int, headers: str) -> None:
         """Sends the head of an answer of unknown length, with the first bytes that `send` is given."""
         self.answered = self.streaming = True
         if not self.left:
@@ -147,12 +146,11 @@ class Call:
         self._connection.write_end(data)
         self._connection.finish(self)
 
-    def _build_head(self, status: int, headers: Headers, framing: str) -> bytes:
-        text = "".join([f"{name}: {value}\r\n" for name, value in headers])
+    def _build_head(self, status: int, headers: str, framing: str) -> bytes:
         if not self.keep_alive or self._connection.server.closing:
-            text += "connection: close\r\n"
+            headers += "connection: close\r\n"
         line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
-        return line + f"{framing}{text}{self._connection.server.date}\r\n".encode("latin-1")
+        return line + f"{framing}{headers}{self._connection.server.date}\r\n".encode("latin-1")
 
     # --- what the connection does ---------------------------------------------------------------------------
 
@@ -167,7 +165,7 @@ class Call:
         self._wake()
 
     def end_body(self) -> None:
-        self._body_done = True
+        self.body_done = True
         self._wake()
 
     def leave(self) -> None:
@@ -180,7 +178,7 @@ class Call:
 
     def _wake(self) -> None:
         waiter = self._waiter
-        if waiter is not None and not waiter.done() and (self._body_done or self.left or self.is_over):
+        if waiter is not None and not waiter.done() and (self.body_done or self.left or self.is_over):
             waiter.set_result(None)
 
     @property
@@ -192,15 +190,15 @@ class BodyOverflow(Exception):
     """The body is larger than what the handler is ready to hold."""
 
 
-Handler = Callable[[Call], Awaitable[None]]
+Handler = Callable[[Call], Coroutine[Any, Any, None]]
 
 
 class CallerConnection(asyncio.Protocol):
     """One caller's connection: requests in order, one served at a time."""
 
     __slots__ = (
-        "_call", "_lingering", "_parser", "_paused", "_queue", "_reading", "_since", "_task", "_transport",
-        "drained", "held", "loop", "server",
+        "_call", "_head_bytes", "_headers", "_lingering", "_parser", "_paused", "_queue", "_reading",
+        "_since", "_transport", "drained", "held", "loop", "on_header", "server",
     )  # fmt: skip
 
     def __init__(self, server: "Server") -> None:
@@ -208,12 +206,15 @@ class CallerConnection(asyncio.Protocol):
         self.loop = server.loop
         self.drained: asyncio.Future[None] | None = None
         self.held = b""  #: the head of a stream, which goes out with its first piece
+        self._headers: dict[bytes, bytes] = {}
+        # The parser calls this for each header: straight into the dictionary, without a frame of ours.
+        self.on_header = self._headers.__setitem__
+        self._head_bytes = 0  # of the head that is being parsed
         self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: Any = None
         self._reading: Call | None = None  # the request that is being parsed
         self._call: Call | None = None  # the request that is being served
         self._queue: deque[Call] = deque()
-        self._task: asyncio.Task[None] | None = None
         self._paused = False
         self._lingering = False
         self._since = server.time  # since when we wait for the caller
@@ -239,6 +240,7 @@ class CallerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._lingering:
             return
+        self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -248,6 +250,13 @@ class CallerConnection(asyncio.Protocol):
                 reading.keep_alive = False
         except httptools.HttpParserError as error:
             self._refuse(400, "bad_request", f"the request is not valid HTTP/1.1: {error}")
+            return
+        reading = self._reading
+        if reading is not None:
+            if reading.method and not reading.started:
+                self._start_early(reading)
+            elif self._head_bytes > HEAD_MAX_BYTES:
+                self._check_head(reading)
 
     def eof_received(self) -> None:
         return None  # a caller that closes its side has left
@@ -265,26 +274,12 @@ class CallerConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._reading = Call(self)
+        self._headers.clear()
         self._since = self.server.time
 
     def on_url(self, url: bytes) -> None:
-        call = self._reading
-        if call is not None:
-            call.head_bytes += len(url)
-            call.path += url.decode("latin-1")
-            if call.head_bytes > HEAD_MAX_BYTES:
-                raise ValueError("the URL is too long")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        call = self._reading
-        if call is None:
-            return
-        call.head_bytes += len(name) + len(value)
-        if call.head_bytes > HEAD_MAX_BYTES:
-            raise ValueError(f"the head is larger than {HEAD_MAX_BYTES} bytes")
-        wanted = WANTED.get(name) or WANTED.get(name.lower())
-        if wanted is not None:
-            call.headers[wanted] = value.decode("latin-1")
+        if self._reading is not None:
+            self._reading.path += url.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         call = self._reading
@@ -296,14 +291,27 @@ class CallerConnection(asyncio.Protocol):
         path = call.path
         if "?" in path or path[:1] != "/":
             call.path = _strip_url(path)
-        headers = call.headers
-        length = headers.get("content-length")
-        if length is not None:
-            call.length = int(length)
-        elif "transfer-encoding" not in headers:
-            call.length = 0
-        if call.length is None or call.length > WHOLE_BODY_BYTES or "expect" in headers:
-            self._start(call)
+        names, headers = self.server.names, call.headers
+        for name, value in self._headers.items():
+            wanted = names.get(name, b"?")
+            if wanted == b"?":
+                wanted = self.server.learn_name(name)
+            if wanted:
+                headers[wanted] = value
+        self._head_bytes = 0
+
+    def _start_early(self, call: Call) -> None:
+        """Serves a request whose body is still coming: it may be refused before more of it is held."""
+        length = call.headers.get(b"content-length")
+        call.length = None if length is None else int(length)
+        call.started = True
+        self._start(call)
+
+    def _check_head(self, reading: Call) -> None:
+        if reading.method:
+            self._head_bytes = 0  # what came was body, and that has limits of its own
+            return
+        self._refuse(431, "head_too_large", f"the request's head is larger than {HEAD_MAX_BYTES} bytes")
 
     def on_body(self, body: bytes) -> None:
         call = self._reading
@@ -318,7 +326,7 @@ class CallerConnection(asyncio.Protocol):
         if call is None:
             return
         call.end_body()
-        if call.length is not None and call.length <= WHOLE_BODY_BYTES and "expect" not in call.headers:
+        if not call.started:
             self._start(call)
 
     # --- one request after the other ------------------------------------------------------------------------
@@ -333,15 +341,15 @@ class CallerConnection(asyncio.Protocol):
 
     def _serve(self, call: Call) -> None:
         self._call = call
-        # The connection holds its task, and the server its connections: nothing runs unseen.
-        self._task = self.loop.create_task(self.server.handler(call))  # type: ignore[arg-type]
+        # The call holds its task, its connection the call, and the server its connections.
+        call.task = self.loop.create_task(self.server.handler(call))
 
     def finish(self, call: Call) -> None:
         """The answer is written: serve the next request, or end."""
         call.done = True
         self._call = None
         self._since = self.server.time
-        if not call._body_done:
+        if not call.body_done:
             self._linger()
             return
         if not call.keep_alive or self.server.closing:
@@ -366,8 +374,7 @@ class CallerConnection(asyncio.Protocol):
 
     def resume_body(self, call: Call) -> None:
         """The handler is ready for the body."""
-        if call.headers.get("expect", "").lower() == "100-continue" and not call.received:
-            call.headers.pop("expect", None)
+        if call.headers.pop(b"expect", b"").lower() == b"100-continue" and not call.received:
             self._transport.write(_CONTINUE)
         self._resume()
 
@@ -405,10 +412,10 @@ class CallerConnection(asyncio.Protocol):
         if self._call is None:
             call = self._reading or Call(self)
             call.keep_alive = False
-            call._body_done = True
+            call.body_done = True
             error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
             body = msgspec.json.encode({"error": error})
-            call.respond(status, (("content-type", "application/json"),), body)
+            call.respond(status, "content-type: application/json\r\n", body)
         self.close()
 
     def close(self) -> None:
@@ -461,6 +468,8 @@ class Server:
         self.closing = False
         self.time = self.loop.time()
         self.date = _build_date()
+        #: Each spelling of a header's name that has been seen, and its lower case where anybody reads it.
+        self.names: dict[bytes, bytes] = {}
         self._connections: set[CallerConnection] = set()
         self._connections_max = connections_max
         self._server: asyncio.Server | None = None
@@ -472,6 +481,14 @@ class Server:
             partial(CallerConnection, self), sock=listener, backlog=4096
         )
         self._sweep()
+
+    def learn_name(self, name: bytes) -> bytes:
+        """The wanted lower-case name of a header, or `b""`."""
+        lower = name.lower()
+        wanted = lower if lower in WANTED else b""
+        if len(self.names) < NAMES_MAX:
+            self.names[name] = wanted
+        return wanted
 
     def admit(self, connection: CallerConnection) -> None:
         self._connections.add(connection)

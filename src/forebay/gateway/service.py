@@ -30,13 +30,14 @@ from forebay.gateway.model import Dialect, Exchange, KeyState, RequestView, Stat
 from forebay.gateway.policy.admit import explain_refusal
 from forebay.gateway.policy.attempt import Attempts, Step, choose_after_error, choose_after_status
 from forebay.gateway.records import Recorder
-from forebay.gateway.relay import Answer, Relay
+from forebay.gateway.relay import Answer, Relay, read_answer
 from forebay.gateway.server import BodyOverflow, Call, CallerGone
 
 logger = logging.getLogger("forebay.gateway")
 
 BODY_MAX_NS = 60_000_000_000  #: how long a body may take to arrive
 SWEEP_S = 0.1
+KNOWN_MAX = 10_000  #: keys whose digest need not be computed again
 
 
 class Service:
@@ -81,17 +82,26 @@ class Service:
             self.state,
             f"req_{self._id_prefix}{self._count:x}",
             call,
+            endpoint,
             self._monotonic_ns(),
             self._clock.wall_ns(),
         )
-        exchange.endpoint = endpoint
-        exchange.task = asyncio.current_task(self._loop)
+        exchange.task = call.task
         call.on_left = exchange.leave
         self.active.add(exchange)
         cells = exchange.state.cells
         cells.cells[cells.in_flight] += 1
         try:
-            await self._serve(exchange)
+            key = self.authenticate(call)
+            exchange.key = key.entry
+            if self.recorder.is_full:
+                raise RecordsUnwritable(
+                    "usage can't be recorded at the moment (is the disk full?), so no requests are accepted",
+                    retry_after_s=5,
+                )
+            body = call.take_body() if self._is_whole(exchange) else await self._read_body(exchange)
+            exchange.reading = False
+            await self._attempt_all(exchange, self._admit(exchange, key, body), body)
         except ForebayError as error:
             self._answer_error(exchange, error)
         except CallerGone:
@@ -112,29 +122,18 @@ class Service:
                 exchange.connection.abort()
             call.on_left = None
 
-    async def _serve(self, exchange: Exchange) -> None:
-        state = exchange.state
-        key = self.authenticate(exchange.call)
-        exchange.key = key.entry
-        if self.recorder.is_full:
-            raise RecordsUnwritable(
-                "usage can't be recorded at the moment (is the disk full?), so no requests are accepted",
-                retry_after_s=5,
-            )
-        body = await self._read_body(exchange)
+    def _admit(self, exchange: Exchange, key: KeyState, body: bytes) -> RequestView:
+        """Reads what the request wants and decides whether it may have it; raises the refusal."""
         view = self._dialect.read_request(body)
         model, endpoint = view.model, exchange.endpoint
-        assert endpoint is not None
-        route = state.routes.get(model)
-        refused = explain_refusal(model, endpoint, route.route if route else None, key.allowed)
-        if refused is not None:
-            raise refused.error
-        assert route is not None
+        route = exchange.state.routes.get(model)
+        if route is None or model not in key.allowed or endpoint not in route.cells:
+            raise explain_refusal(model, endpoint, route.route if route else None, key.allowed)
         exchange.model = model
         exchange.route = route
         exchange.cells = route.cells[endpoint]
         exchange.stream = view.stream is True and endpoint is not Endpoint.EMBEDDINGS
-        await self._attempt_all(exchange, view, body)
+        return view
 
     def authenticate(self, call: Call) -> KeyState:
         """Whose request it is.
@@ -143,16 +142,31 @@ class Service:
             Unauthenticated: no key, or none that we know.
         """
         state = self.state
-        credential = call.headers.get("authorization")
+        credential = call.headers.get(b"authorization")
+        key = state.known.get(credential) if credential is not None else None
+        if key is not None:
+            return key
         if credential is None:
             state.cells.count_refusal("unauthenticated")
             raise Unauthenticated("no API key: send it as `Authorization: Bearer fb-…`")
-        scheme, _, secret = credential.partition(" ")
-        key = state.keys.get(compute_key_digest(secret.strip())) if scheme.lower() == "bearer" else None
+        scheme, _, secret = credential.partition(b" ")
+        key = state.keys.get(compute_key_digest(secret.strip())) if scheme.lower() == b"bearer" else None
         if key is None:
             state.cells.count_refusal("unauthenticated")
             raise Unauthenticated("the API key is wrong, expired or revoked")
+        if len(state.known) < KNOWN_MAX:
+            state.known[credential] = key
         return key
+
+    def _is_whole(self, exchange: Exchange) -> bool:
+        """Whether the body is here already, as small ones are, and has been taken into account."""
+        call = exchange.call
+        if not call.body_done:
+            return False
+        limits = exchange.state.snapshot.limits
+        return call.received <= limits.body_max_bytes and self._reserve(
+            exchange, call.received, limits.memory_max_bytes
+        )
 
     async def _read_body(self, exchange: Exchange) -> bytes:
         call = exchange.call
@@ -173,8 +187,8 @@ class Service:
             if call.received > size_max:
                 raise _too_large(size_max) from None
             raise Overloaded("too many bytes are in flight; try again shortly", retry_after_s=1) from None
-        exchange.reading = False
-        exchange.waited_ns += self._monotonic_ns() - begun
+        finally:
+            exchange.waited_ns += self._monotonic_ns() - begun
         return body
 
     def _reserve(self, exchange: Exchange, more: int, memory_max: int) -> bool:
@@ -190,8 +204,7 @@ class Service:
     async def _attempt_all(self, exchange: Exchange, view: RequestView, body: bytes) -> None:
         route = exchange.route
         assert route is not None
-        total_s = max(target.target.timeouts.total_s for target in route.targets)
-        exchange.deadline = self._loop.time() + total_s
+        exchange.deadline = self._loop.time() + route.total_s
         attempts = Attempts(
             made=0, limit=exchange.state.snapshot.table.attempts_max, targets_left=len(route.targets)
         )
@@ -236,16 +249,17 @@ class Service:
         if target.problem is not None:
             raise target.problem
         endpoint = exchange.endpoint
-        assert endpoint is not None
         timeouts = target.target.timeouts
         limits = exchange.state.snapshot.limits
         payload = self._dialect.encode_request(body, view, endpoint, target.target.model)
         head = target.heads[endpoint] + _build_head_rest(exchange.id, len(payload), exchange.call.headers)
-        client_time = self._monotonic_ns()
         connection = None if attempts.resent else target.origin.pop_idle()
         if connection is None:
-            connection = await target.origin.connect(timeouts.connect_s)
-            exchange.waited_ns += self._monotonic_ns() - client_time
+            begun = self._monotonic_ns()
+            try:
+                connection = await target.origin.connect(timeouts.connect_s)
+            finally:
+                exchange.waited_ns += self._monotonic_ns() - begun
         exchange.connection = connection
         if exchange.left:
             raise CallerLeft("the caller left")
@@ -254,15 +268,20 @@ class Service:
         first_s = timeouts.first_token_s if exchange.stream and attempts.targets_left > 0 else None
         target.origin.watch(connection, first_s, timeouts.idle_s, exchange.deadline)
         exchange.sent = True
-        connection.send(head, payload, limits.answer_max_bytes)
         try:
+            connection.send(head, payload, limits.answer_max_bytes)
             if exchange.stream:
                 meter = self._dialect.new_meter(
                     hide_usage=not view.wants_usage, event_max_bytes=limits.event_max_bytes
                 )
                 answer = await self._relay.stream(exchange, connection, meter, attempts, self._finish_stream)
             else:
-                answer = await self._relay.whole(exchange, connection)
+                begun = self._monotonic_ns()
+                try:
+                    whole = await connection.all()
+                finally:
+                    exchange.waited_ns += self._monotonic_ns() - begun
+                answer = read_answer(connection, whole)
         finally:
             exchange.connection = None
             connection.release()
@@ -311,15 +330,15 @@ class Service:
     def _answer_error(self, exchange: Exchange, error: ForebayError) -> None:
         if exchange.recorded:
             return  # the answer is out already; what came after it concerns nobody
-        outcome = Outcome.ABANDONED if isinstance(error, CallerLeft) else Outcome.FAILED
-        body = self._dialect.encode_error(error)
-        exchange.answer_bytes = len(body)
+        left = isinstance(error, CallerLeft)
+        body = b"" if left else self._dialect.encode_error(error)
+        exchange.answer_bytes += len(body)
         if exchange.sent and exchange.tokens is None:
             # Somebody worked on it, and nobody will say how much: never count that as nothing.
             exchange.tokens = self._dialect.estimate_tokens(exchange.body_bytes, 0)
             exchange.usage_source = UsageSource.ESTIMATED
-        self._end(exchange, error.status, outcome, error.code)
-        if not isinstance(error, CallerLeft):
+        self._end(exchange, error.status, Outcome.ABANDONED if left else Outcome.FAILED, error.code)
+        if not left:
             self._relay.send_error(exchange, error, body)
 
     def _end(self, exchange: Exchange, status: int, outcome: Outcome, code: str) -> None:
@@ -337,7 +356,7 @@ class Service:
             key=key.id,
             project=key.project,
             team=key.team,
-            endpoint=exchange.endpoint.value if exchange.endpoint else "",
+            endpoint=exchange.endpoint.value,
             model=exchange.model,
             target=target.id if target else "",
             pool=target.pool if target else "",
@@ -400,13 +419,15 @@ def _too_large(size_max: int) -> BodyTooLarge:
     return BodyTooLarge(f"the request body is larger than {size_max} bytes (gateway.body_max_bytes)")
 
 
-def _build_head_rest(request_id: str, size: int, headers: Mapping[str, str]) -> bytes:
+def _build_head_rest(request_id: str, size: int, headers: Mapping[bytes, bytes]) -> bytes:
     """What differs between two requests' heads, and the end of the head."""
-    rest = f"content-length: {size}\r\nx-request-id: {request_id}\r\n"
-    trace = headers.get("traceparent")
-    if trace is not None and trace.isascii():
-        rest += f"traceparent: {trace}\r\n"
-        tracestate = headers.get("tracestate")
-        if tracestate is not None and tracestate.isascii():
-            rest += f"tracestate: {tracestate}\r\n"
-    return (rest + "\r\n").encode("latin-1")
+    trace = headers.get(b"traceparent")
+    if trace is None:
+        return f"content-length: {size}\r\nx-request-id: {request_id}\r\n\r\n".encode()
+    state = headers.get(b"tracestate")
+    return b"content-length: %d\r\nx-request-id: %b\r\ntraceparent: %b\r\n%b\r\n" % (
+        size,
+        request_id.encode(),
+        trace,
+        b"" if state is None else b"tracestate: %b\r\n" % state,
+    )

@@ -1,22 +1,13 @@
 """Decides whether a key may make a request.  Pure."""
 
-from dataclasses import dataclass
-
 from forebay.core.errors import EndpointUnsupported, Forbidden, ForebayError, ModelNotFound
 from forebay.core.routes import Endpoint, Route
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """The request goes nowhere, and why."""
-
-    error: ForebayError
-
-
 def explain_refusal(
     model: str, endpoint: Endpoint, route: Route | None, allowed: frozenset[str]
-) -> Refused | None:
-    """None when the request is admitted.
+) -> ForebayError:
+    """Why a request is not admitted, that is: unless its route exists, is allowed, and serves the endpoint.
 
     A model that exists but is not the key's to call is told apart from one that does not exist only by
     403 and 404: the names of other tenants' models are no secret here, what they say is.
@@ -27,18 +18,12 @@ def explain_refusal(
     """
     if route is None:
         names = ", ".join(sorted(allowed)[:10]) or "none"
-        return Refused(
-            error=ModelNotFound(
-                f"the model `{model[:200]}` does not exist; this key may call: {names}", param="model"
-            )
+        return ModelNotFound(
+            f"the model `{model[:200]}` does not exist; this key may call: {names}", param="model"
         )
     if model not in allowed:
-        return Refused(error=Forbidden(f"this key may not call the model `{model}`", param="model"))
-    if endpoint not in route.endpoints:
-        paths = ", ".join(f"/v1/{path.value}" for path in route.endpoints)
-        return Refused(
-            error=EndpointUnsupported(
-                f"the model `{model}` does not serve /v1/{endpoint.value}; it serves {paths}", param="model"
-            )
-        )
-    return None
+        return Forbidden(f"this key may not call the model `{model}`", param="model")
+    paths = ", ".join(f"/v1/{path.value}" for path in route.endpoints)
+    return EndpointUnsupported(
+        f"the model `{model}` does not serve /v1/{endpoint.value}; it serves {paths}", param="model"
+    )
