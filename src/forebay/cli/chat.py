@@ -5,6 +5,7 @@ the gateway of that data folder only, never to an address from `--url`.
 """
 
 import importlib
+import re
 import sys
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -252,11 +253,12 @@ def _explain(refused: Refused, door: _Door, model: str) -> Failure:
         names: tuple[str, ...] = ()
         with suppress(ForebayError):
             names = door.client.fetch_models()
-        return Failure(refused.message, hint=_name_models(model, names))
+        return Failure(refused.message, hint=_name_models(model, names, refused.message))
     return Failure(refused.message)
 
 
-def _name_models(wanted: str, names: tuple[str, ...]) -> str:
-    close = suggest(wanted, names)
-    guess = f"did you mean `{close}`? " if close else ""
-    return f"{guess}the key may call: {', '.join(sorted(names)) or 'none'}"
+def _name_models(wanted: str, names: tuple[str, ...], said: str) -> str:
+    if (close := suggest(wanted, names)) is not None:
+        return f"did you mean `{close}`?"
+    is_said = bool(names) and set(names) <= set(re.findall(r"[^\s,`'\"]+", said))
+    return "" if is_said else f"the key may call: {', '.join(sorted(names)) or 'none'}"

@@ -26,20 +26,20 @@ def check_ports(config: Config) -> Iterator[Finding]:
         ("gateway", config.gateway.host, config.gateway.port),
         ("control", config.control.host, config.control.port),
     ):
-        what = f"port {port}"
+        what = f"{name} port"
         if port == 0:
-            yield Finding(name=what, verdict=Verdict.OK, message=f"{name}: any free one")
+            yield Finding(name=what, verdict=Verdict.OK, message="any free one")
         elif port in ours:
             yield Finding(
-                name=what, verdict=Verdict.OK, message=f"{name}: held by the Forebay that runs here"
+                name=what, verdict=Verdict.OK, message=f"{port}, held by the Forebay that runs here"
             )
         elif (reason := find_listen_problem(host, port)) is None:
-            yield Finding(name=what, verdict=Verdict.OK, message=f"{name}: free")
+            yield Finding(name=what, verdict=Verdict.OK, message=f"{port} is free")
         else:
             yield Finding(
                 name=what,
                 verdict=Verdict.FAIL,
-                message=f"{name}: can't listen on {host}: {reason}",
+                message=f"can't listen on {host} port {port}: {reason}",
                 hint=f"set {name}.port to another, or end the program that holds it",
             )
 

@@ -53,7 +53,7 @@ def up(
         str | None,
         typer.Option(metavar="QUESTION", help="Ask this through the gateway once everything is ready."),
     ] = None,
-) -> Outcome:
+) -> int:
     """Start everything here and stay until Ctrl-C.
 
     Stays in the foreground. SIGTERM or Ctrl-C lets requests in flight finish, within a deadline.

@@ -72,27 +72,27 @@ def print_error(text: str, hint: str = "") -> None:
         sys.stderr.write(f"  {paint(hint, 'dim', sys.stderr)}\n")
 
 
-def guard(command: Callable[Arguments, Outcome]) -> Callable[Arguments, None]:
-    """Ends the process with the command's outcome, and turns what can go wrong into words and a status."""
+def guard(command: Callable[Arguments, int]) -> Callable[Arguments, None]:
+    """Ends the process with the command's exit status; what can go wrong becomes words and a status."""
 
     @functools.wraps(command)
     def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
         try:
-            outcome = command(*args, **kwargs)
+            status = command(*args, **kwargs)
             sys.stdout.flush()
         except KeyboardInterrupt:
-            outcome = Outcome.INTERRUPTED
+            status = Outcome.INTERRUPTED
         except BrokenPipeError:
-            outcome = Outcome.NOBODY_READS
+            status = Outcome.NOBODY_READS
             _let_go_of_output()
         except ForebayError as error:
             print_error(error.message, error.hint if isinstance(error, Failure) else "")
-            outcome = Outcome.PROBLEM
+            status = Outcome.PROBLEM
         except OSError as error:
             print_error(f"{error.filename or 'input or output'}: {error.strerror or error}")
-            outcome = Outcome.PROBLEM
-        if outcome is not Outcome.OK:
-            raise typer.Exit(int(outcome))
+            status = Outcome.PROBLEM
+        if status != Outcome.OK:
+            raise typer.Exit(int(status))
 
     return guarded
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from forebay.app.config import load_config
 from forebay.app.up import run_up
-from forebay.cli.terminal import Outcome
 
 
-def up(file: Path | None, ask: str | None) -> Outcome:
-    return Outcome(run_up(load_config(file), ask=ask))
+def up(file: Path | None, ask: str | None) -> int:
+    """The exit status, once all of it has ended."""
+    return run_up(load_config(file), ask=ask)

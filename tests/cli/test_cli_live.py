@@ -1,0 +1,116 @@
+"""The commands against a Forebay that runs, with a scripted server as its only target."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from command_line import command, environment, run_process
+
+from forebay.testing.openai import usage, well_behaved
+from forebay.testing.threaded import ThreadedUpstream
+
+START_S = 90.0
+SEEN_S = 20.0
+
+
+def wait_until(is_true: Callable[[], bool], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not is_true():
+        if time.monotonic() > deadline:
+            raise TimeoutError("it did not come to pass")
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("live")
+    with ThreadedUpstream(well_behaved("Hel", "lo.", tokens=usage(prompt=9, completion=4))) as upstream:
+        (folder / "forebay.yaml").write_text(
+            "gateway: {port: 0, workers: 1, drain: {deadline_s: 5}}\n"
+            "control: {port: 0}\n"
+            f"models: {{m: {{endpoints: [chat/completions], targets: [{{url: '{upstream.url}'}}]}}}}\n"
+        )
+        output = folder / "up.out"
+        with output.open("wb") as stream:
+            process = subprocess.Popen(
+                command("up"),
+                cwd=folder,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+            )
+        try:
+            wait_until(
+                lambda: b"Ctrl-C ends it" in output.read_bytes() or process.poll() is not None, START_S
+            )
+            assert process.poll() is None, output.read_text()
+            yield folder
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    written = output.read_bytes()
+    assert b"\x1b" not in written
+    assert b"Traceback" not in written
+
+
+def test_chat_answers_and_usage_counts_at_once(live: Path) -> None:
+    done = run_process("chat", "Hi!", cwd=live)
+    assert (done.returncode, done.stdout) == (0, b"Hello.\n")
+    assert done.stderr.startswith(b"9 tokens in, 4 out")
+    row = json.loads(run_process("usage", "--by", "key,model,status", "--json", cwd=live).stdout)["rows"][0]
+    assert (row["key_name"], row["model"], row["status"]) == ("local", "m", 200)
+    assert (row["requests"], row["tokens_input"], row["tokens_output"]) == (1, 9, 4)
+
+
+def test_an_unknown_model_is_answered_with_those_that_exist(live: Path) -> None:
+    done = run_process("chat", "Hi!", "--model", "nothing-like-it", cwd=live)
+    assert done.returncode == 1
+    assert b"may call: m" in done.stderr
+
+
+def test_a_key_opens_soon_after_it_is_made_and_closes_soon_after_it_is_revoked(live: Path) -> None:
+    made = json.loads(run_process("keys", "create", "guest", "--json", cwd=live).stdout)
+
+    def status() -> int:
+        return run_process(
+            "chat", "Hi!", "--model", "m", cwd=live, env={"FOREBAY_API_KEY": made["key"]}
+        ).returncode
+
+    wait_until(lambda: status() == 0, SEEN_S)
+    assert run_process("keys", "revoke", made["id"], cwd=live).returncode == 0
+    wait_until(lambda: status() == 1, SEEN_S)
+
+
+def test_a_wrong_key_is_explained(live: Path) -> None:
+    done = run_process("chat", "Hi!", cwd=live, env={"FOREBAY_API_KEY": "fb-wrong"})
+    assert done.returncode == 1
+    assert b"does not accept the key" in done.stderr
+    assert b"it came from FOREBAY_API_KEY" in done.stderr
+    assert b"fb-wrong" not in done.stderr
+
+
+def test_doctor_finds_all_that_runs_well(live: Path) -> None:
+    report = json.loads(run_process("doctor", "--json", cwd=live).stdout)
+    assert report["ok"], report
+    names = {finding["name"] for finding in report["findings"]}
+    assert {
+        "supervisor",
+        "process control",
+        "process worker-0",
+        "health of gateway",
+        "health of control",
+    } <= names
+
+
+def test_a_second_one_in_the_same_folder_is_refused(live: Path) -> None:
+    done = run_process("up", cwd=live)
+    assert done.returncode == 1
+    assert b"already running" in done.stderr
