@@ -77,7 +77,7 @@ class Children:
 
 def ingest_forever(folder: Path) -> None:
     # Kept for no time at all, so that files are removed under the feet of the other ingester as well.
-    limits = IngestLimits(batch_records=40, keep_segments_s=0)
+    limits = IngestLimits(batch_records=100, keep_segments_s=0)
     ingester = Ingester(Database.open(folder / "forebay.db"), folder / "ledger", WallClock(), limits)
     while True:
         with contextlib.suppress(StoreBusy):
@@ -100,7 +100,7 @@ def children() -> Iterator[Children]:
 def write_until_killed(
     folder: Path, start: int, acks: int, kills: dict[int, list[int]], children: Children
 ) -> int:
-    """Kill ingesters at some acknowledgements, the writer after the last; returns the last number acknowledged."""
+    """Kill ingesters at some acknowledgements, the writer after the last; returns its last number."""
     command = [sys.executable, "-c", WRITER, str(folder / "ledger"), str(start), str(START_NS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
@@ -128,7 +128,7 @@ def test_whoever_is_killed_whenever_each_acknowledged_record_is_counted_once(
     unacknowledged: set[int] = set()
     start = 0
     for _ in range(KILLS):
-        acks = draw.randint(1, 1500)
+        acks = draw.randint(1, 1000)
         kills = {draw.randrange(acks): [draw.randrange(2)], draw.randrange(acks): [0, 0]}
         last = write_until_killed(tmp_path, start, acks, kills, children)
         acknowledged |= set(range(start, last + 1))

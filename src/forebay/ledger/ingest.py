@@ -5,7 +5,7 @@ transaction, and only if the cursor still stands where the reading began.  A fil
 gone and all of it is in the tables, and removed some time later.  Nothing is ever written to a segment here.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from forebay.core.clock import Clock
@@ -108,7 +108,7 @@ class Ingester:
             state = SegmentState.SEALED if final and batch.is_last else SegmentState.OPEN
             if segment and batch.end == start and state is segment.state:
                 break  # nothing new
-            segment = self._commit(path.name, batch, state, report)
+            segment = self._commit(path.name, segment, batch, state, report)
             if segment.state not in (SegmentState.OPEN, SegmentState.MISSING):
                 return
             if batch.is_last and segment.position == batch.end:
@@ -117,7 +117,9 @@ class Ingester:
             report.problems.append(f"{batch.waiting}; waiting for a whole record behind it")
         report.lag_bytes += max(path.stat().st_size - segment.position, 0)
 
-    def _commit(self, name: str, batch: Batch, state: SegmentState, report: IngestReport) -> Segment:
+    def _commit(
+        self, name: str, segment: Segment | None, batch: Batch, state: SegmentState, report: IngestReport
+    ) -> Segment:
         """Store a batch and move the cursor; returns the file's row as it stands then.
 
         When another ingester has moved the cursor since the batch was read, nothing is stored.
@@ -125,9 +127,9 @@ class Ingester:
         now_ns = self._clock.wall_ns()
         with self._database.begin() as connection:
             lock_ledger(connection)
-            segment = add_segment(connection, name, now_ns)
+            segment = segment or add_segment(connection, name, now_ns)
             if not advance_segment(connection, segment, batch, state, now_ns):
-                return segment
+                return add_segment(connection, name, now_ns)
             add_events(connection, segment.id, batch.events)
             add_set_aside(connection, segment.id, batch.set_aside, now_ns)
         # Counted after the commit: a report never claims what was rolled back.
@@ -138,9 +140,7 @@ class Ingester:
         report.sealed += state is SegmentState.SEALED
         newest = max((event.at_ns for _, event in batch.events), default=None)
         report.newest_at_ns = max(filter(None, (newest, report.newest_at_ns)), default=None)
-        return Segment(
-            id=segment.id, name=name, state=state, position=batch.end, state_since_ns=segment.state_since_ns
-        )
+        return replace(segment, state=state, position=batch.end)
 
     def _is_old(self, since_ns: int) -> bool:
         return self._clock.wall_ns() - since_ns >= self._limits.keep_segments_s * 1e9

@@ -6,9 +6,10 @@ The queries for people are in `usage`.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from operator import attrgetter
 
-from sqlalchemy import Connection, RowMapping, Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Dialect, RowMapping, Table, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from forebay.core.events import Event, Finished, Outcome, Tokens, UsageSource
@@ -50,7 +51,7 @@ def add_segment(connection: Connection, name: str, now_ns: int) -> Segment:
     """The row of a file, made if there is none, in whatever state it is."""
     zeros = {"position": 0, "records": 0, "damaged_bytes": 0, "torn_bytes": 0}
     values = {"name": name, "state": SegmentState.OPEN.value, "state_since_ns": now_ns} | zeros
-    connection.execute(_insert(connection, segments).values(**values).on_conflict_do_nothing())
+    connection.execute(_insert(connection.dialect, segments).values(**values).on_conflict_do_nothing())
     query = select(segments).where(segments.c.name == name)
     return _make_segment(connection.execute(query).mappings().one())
 
@@ -169,23 +170,36 @@ def load_usage_cells(connection: Connection) -> dict[UsageCell, UsageTotals]:
 def _add_usage(connection: Connection, cells: Mapping[UsageCell, UsageTotals]) -> None:
     if not cells:
         return
-    statement = _insert(connection, usage_hourly)
-    old, new = usage_hourly.c, statement.excluded
-    statement = statement.on_conflict_do_update(
-        index_elements=[old.key_id, old.model, old.hour],
-        # As `merge_totals`: unknown and known is known.
-        set_={name: func.coalesce(old[name] + new[name], old[name], new[name]) for name in TOTALS},
-    )
     rows = [
         {"key_id": cell.key, "model": cell.model, "hour": cell.hour, **asdict(totals)}
         for cell, totals in sorted(cells.items())
     ]
-    connection.execute(statement, rows)
+    connection.execute(_make_usage_upsert(connection.dialect), rows)
 
 
-def _insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
+# What one statement costs to build and compile is paid once, not with each batch of a few records.
+@lru_cache(maxsize=4)
+def _make_usage_upsert(dialect: Dialect) -> sqlite.Insert | postgresql.Insert:
+    statement = _insert(dialect, usage_hourly)
+    old, new = usage_hourly.c, statement.excluded
+    return statement.on_conflict_do_update(
+        index_elements=[old.key_id, old.model, old.hour],
+        # As `merge_totals`: unknown and known is known.
+        set_={name: func.coalesce(old[name] + new[name], old[name], new[name]) for name in TOTALS},
+    )
+
+
+@lru_cache(maxsize=4)
+def _compile_event_insert(dialect: Dialect) -> tuple[str, bool]:
+    """The statement, and whether its parameters are told apart by place and not by name."""
+    compiled = insert(events).compile(dialect=dialect, column_keys=list(_EVENT_COLUMNS))
+    assert tuple(compiled.positiontup or _EVENT_COLUMNS) == _EVENT_COLUMNS
+    return str(compiled), compiled.positional
+
+
+def _insert(dialect: Dialect, table: Table) -> sqlite.Insert | postgresql.Insert:
     """An insert that knows what to do about a row that is there; SQLite and PostgreSQL write it alike."""
-    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+    return postgresql.insert(table) if dialect.name == "postgresql" else sqlite.insert(table)
 
 
 def _make_segment(row: RowMapping) -> Segment:
@@ -202,23 +216,21 @@ def _make_segment(row: RowMapping) -> Segment:
 _SOURCES = {"key_id": "key", "outcome": "outcome.value", "usage_source": "usage_source.value"} | {
     f"tokens_{name}": f"tokens.{name}" for name in TOKEN_CLASSES
 }
-_COLUMNS = tuple(column.name for column in events.columns)[
-    3:
-]  # id, segment and position are not in the event
+_NOT_IN_EVENT = ("id", "segment_id", "position")
+_COLUMNS = tuple(c.name for c in events.columns if c.name not in _NOT_IN_EVENT)
+_EVENT_COLUMNS = ("segment_id", "position", *_COLUMNS)
 _get_values = attrgetter(*(_SOURCES.get(name, name) for name in _COLUMNS))
 _PLAIN = tuple(name for name in _COLUMNS if name not in _SOURCES)
 
 
 def _insert_events(connection: Connection, segment_id: int, arrived: list[tuple[int, Event]]) -> None:
     """Straight to the driver: SQLAlchemy's work on each parameter costs more than all the rest of ingest."""
-    names = ("segment_id", "position", *_COLUMNS)
-    compiled = insert(events).compile(dialect=connection.dialect, column_keys=list(names))
+    statement, is_positional = _compile_event_insert(connection.dialect)
     rows = [(segment_id, position, *_get_values(event)) for position, event in arrived]
-    if compiled.positional:
-        assert tuple(compiled.positiontup or ()) == names
-        connection.exec_driver_sql(str(compiled), rows)
+    if is_positional:
+        connection.exec_driver_sql(statement, rows)
     else:
-        connection.exec_driver_sql(str(compiled), [dict(zip(names, row, strict=True)) for row in rows])
+        connection.exec_driver_sql(statement, [dict(zip(_EVENT_COLUMNS, row, strict=True)) for row in rows])
 
 
 def _make_event(row: RowMapping) -> Event:
