@@ -42,6 +42,8 @@ MISTAKES = [
     ("gateway:\n  port: 8081\n", 2, "gateway.port", "same port", "choose another"),
     ("gateway: {port: 1}\ngateway: {port: 2}\n", 2, "gateway", "stands twice, first in line 1", "remove"),
     ("engines:\n  e: {kind: llamacp}\n", 2, "engines.e", "unknown kind", "did you mean `llamacpp`?"),
+    ("engines:\n  control: {kind: minilm}\n", 2, "engines.control", "Forebay's own", "another name"),
+    ("engines:\n  worker-7: {kind: minilm}\n", 2, "engines.worker-7", "Forebay's own", "another name"),
     ("engines:\n  e: {}\n", 2, "engines.e", "`kind` is missing", "llamacpp, minilm"),
     ("engines:\n  e: {kind: llamacpp, thread: 1}\n", 2, "engines.e.thread", "unknown key", "`threads`"),
     ("engines:\n  'a b': {kind: minilm}\n", 2, "engines.a b", "not a usable name", "letters"),

@@ -4,6 +4,7 @@ Works on the raw values, so that these mistakes show beside those of single sett
 are mended.  Looks at files and the environment, and changes nothing.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -16,6 +17,7 @@ from forebay.app.config_model import ConfigOrigin, ControlConfig, GatewayConfig
 from forebay.app.config_problems import ConfigProblem, Severity, format_key
 from forebay.app.config_source import KeyPath, Source
 
+_OWN_PROCESS: Final = re.compile(r"control|worker-\d+")
 _ENGINE_FORBIDS: Final = ("api_key", "tls_ca")
 Found = tuple[KeyPath, str, str, Severity, bool]
 
@@ -89,6 +91,10 @@ def _check_addresses(data: Mapping[str, Any]) -> Iterator[Found]:
 def _check_engines(data: Mapping[str, Any], origin: ConfigOrigin) -> Iterator[Found]:
     engines = _mapping(data.get("engines"))
     for name, engine in engines.items():
+        if _OWN_PROCESS.fullmatch(name):
+            yield _error(
+                ("engines", name), "is the name of a process of Forebay's own", "choose another name"
+            )
         model = _mapping(engine).get("model")
         if isinstance(model, str) and model and not model.startswith(EMBEDDED_PREFIX):
             yield from _check_weights(("engines", name, "model"), origin.folder, model)

@@ -209,7 +209,8 @@ class LlamaCppEngine(Section):
         default=4, description="Requests answered at the same time."
     )
     context_tokens: Annotated[StrictInt, Field(ge=256, le=16_777_216)] = Field(
-        default=8192, description="Tokens of context, shared by all slots."
+        default=8192,
+        description="Tokens of context for one request, prompt and answer together. Memory is taken for all slots.",
     )
 
 
