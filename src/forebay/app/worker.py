@@ -142,7 +142,9 @@ class Worker:
         self._server.stop_accepting()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limits.drain_deadline_s
-        while self._service.active and loop.time() < deadline:  # noqa: ASYNC110 - an event costs each request
+        while loop.time() < deadline:  # an event instead would cost each request
+            if not self._service.active and self._server.is_settled:
+                break
             await asyncio.sleep(SWEEP_S / 2)
         if self._service.cut_all():
             await asyncio.sleep(LAST_WORDS_S)

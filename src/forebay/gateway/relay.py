@@ -4,6 +4,7 @@ It reads what passes by through the dialect's meter and copies nothing that it n
 allow-list cross; a target's credentials never do, wherever the target may have put them.
 """
 
+import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -27,7 +28,6 @@ from forebay.net.connection import Connection
 ERROR_TEXT_MAX = 1000  #: characters of a target's own words that are passed on when they are no JSON
 _JSON = b"application/json"
 _STREAM_TYPE = b"text/event-stream"
-_DEFAULT_STATUS = 502
 _STREAM_HEADERS = "cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 
 
@@ -39,10 +39,6 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
     retry_after: bytes = b""
     error_code: str = ""
-
-
-class _ErrorCode(msgspec.Struct):
-    code: msgspec.Raw | None = None
 
 
 FinishStream = Callable[[Exchange, ForebayError | None], None]
@@ -61,11 +57,15 @@ class Relay:
         connection: Connection,
         meter: Meter,
         attempts: Attempts,
+        secret: bytes,
         finish: FinishStream,
     ) -> Answer | None:
         """Hands a stream on; None when the caller has had all of it.
 
         Before the first content an answer that is an error, or no stream, is returned instead.
+
+        Args:
+            secret: the target's credentials, which an error may echo and no caller may see.
 
         Raises:
             TargetError: the attempt failed before any content went out.
@@ -94,6 +94,8 @@ class Relay:
                 if ended:
                     break
                 if out and call.streaming:
+                    if meter.error is not None:
+                        out = _redact(out, secret)
                     exchange.answer_bytes += len(out)
                     begun = self._monotonic_ns()
                     try:
@@ -103,12 +105,16 @@ class Relay:
                 data = await self._read_some(exchange, connection)
         except (CallerGone, CallerLeft):
             raise self._leave(exchange, meter) from None
+        except asyncio.CancelledError:
+            if call.streaming:
+                self._settle(exchange, meter)
+            raise
         except ForebayError as error:
             if not call.streaming:
                 raise
             self._end_broken(exchange, meter, finish, error)
             return None
-        self._end_stream(exchange, meter, finish, out)
+        self._end_stream(exchange, meter, finish, out if meter.error is None else _redact(out, secret))
         return None
 
     async def _read_some(self, exchange: Exchange, connection: Connection) -> bytes:
@@ -135,7 +141,7 @@ class Relay:
             UpstreamTruncated: the stream was over before anything was said.
         """
         if meter.error is not None:
-            status = _read_status(meter.error)
+            status = self._dialect.read_error_status(meter.error)
             return Answer(status, _JSON, b'{"error":' + meter.error + b"}")
         if not meter.content_seen and not meter.ended_well:
             raise UpstreamTruncated("the target's stream ended before any content came")
@@ -146,6 +152,8 @@ class Relay:
         error: ForebayError | None = None
         if meter.error is not None:
             error = UpstreamError("the target ended its stream with an error")
+            if not meter.error_told:
+                out += self._dialect.encode_error_event(error)
         elif not meter.ended_well:
             error = UpstreamTruncated("the target's stream ended in the middle")
             out += self._dialect.encode_error_event(error)
@@ -235,12 +243,3 @@ def _build_headers(exchange: Exchange, content_type: bytes) -> str:
 
 def _redact(body: bytes, secret: bytes) -> bytes:
     return body.replace(secret, b"[redacted]") if secret else body
-
-
-def _read_status(error: bytes) -> int:
-    try:
-        code = bytes(msgspec.json.decode(error, type=_ErrorCode).code or b"")
-    except msgspec.DecodeError:
-        return _DEFAULT_STATUS
-    digits = code.strip(b'"')
-    return int(digits) if digits.isdigit() and 400 <= int(digits) <= 599 else _DEFAULT_STATUS

@@ -56,6 +56,7 @@ class Call:
     answered = False
     body_done = False
     body_max = 1 << 62  # the handler sets it; until it asks for the body, little is read
+    chunked = True
     done = False
     grow: Callable[[int], bool] | None = None
     keep_alive = True
@@ -121,8 +122,12 @@ class Call:
     def begin_stream(self, status: int, headers: str) -> None:
         """Sends the head of an answer of unknown length, with the first bytes that `send` is given."""
         self.answered = self.streaming = True
-        if not self.left:
-            self._connection.held = self._build_head(status, headers, "transfer-encoding: chunked\r\n")
+        if self.left:
+            return
+        framing = "transfer-encoding: chunked\r\n"
+        if not self.keep_alive and self._connection.speaks_http_1_0():
+            self.chunked, framing = False, ""  # the connection's end is the stream's
+        self._connection.held = self._build_head(status, headers, framing)
 
     async def send(self, data: bytes) -> None:
         """Sends a piece of a stream, and waits while the caller is behind.
@@ -133,7 +138,7 @@ class Call:
         if self.left:
             raise CallerGone
         connection = self._connection
-        connection.write_chunk(data)
+        connection.write_chunk(data, self.chunked)
         if connection.drained is not None:
             await connection.drained
             if self.left:
@@ -143,11 +148,16 @@ class Call:
         """Sends a stream's last piece and its end."""
         if self.left or self.done:
             return
-        self._connection.write_end(data)
+        self._connection.write_end(data, self.chunked)
         self._connection.finish(self)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the caller is slow to take what was sent, so that `send` waits."""
+        return self._connection.drained is not None
+
     def _build_head(self, status: int, headers: str, framing: str) -> bytes:
-        if not self.keep_alive or self._connection.server.closing:
+        if not self.keep_alive or not self.body_done or self._connection.server.closing:
             headers += "connection: close\r\n"
         line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
         return line + f"{framing}{headers}{self._connection.server.date}\r\n".encode("latin-1")
@@ -198,7 +208,7 @@ class CallerConnection(asyncio.Protocol):
 
     __slots__ = (
         "_call", "_head_bytes", "_headers", "_lingering", "_parser", "_paused", "_queue", "_reading",
-        "_since", "_transport", "drained", "held", "loop", "on_header", "server",
+        "_since", "_transport", "_unsent", "drained", "held", "loop", "on_header", "server",
     )  # fmt: skip
 
     def __init__(self, server: "Server") -> None:
@@ -218,6 +228,7 @@ class CallerConnection(asyncio.Protocol):
         self._paused = False
         self._lingering = False
         self._since = server.time  # since when we wait for the caller
+        self._unsent = 0  # bytes of an answer that the caller had not taken when we last looked
 
     # --- asyncio's side -------------------------------------------------------------------------------------
 
@@ -396,27 +407,45 @@ class CallerConnection(asyncio.Protocol):
         else:
             self._transport.writelines((head, body))
 
-    def write_chunk(self, data: bytes) -> None:
+    def write_chunk(self, data: bytes, chunked: bool) -> None:
         head, self.held = self.held, b""
-        self._transport.write(b"%b%x\r\n%b\r\n" % (head, len(data), data))
+        if chunked:
+            self._transport.write(b"%b%x\r\n%b\r\n" % (head, len(data), data))
+        else:
+            self._transport.write(head + data)
 
-    def write_end(self, data: bytes) -> None:
+    def write_end(self, data: bytes, chunked: bool) -> None:
         head, self.held = self.held, b""
+        if not chunked:
+            self._transport.write(head + data)
+            return
         last = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
         self._transport.write(head + last)
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        """An answer to what could not be parsed; nothing after it can be understood either."""
+        """An answer to what could not be parsed; nothing after it can be understood either.
+
+        Requests that came whole before it are served; then the connection ends.
+        """
         if self._transport is None:
             return
-        if self._call is None:
-            call = self._reading or Call(self)
-            call.keep_alive = False
-            call.body_done = True
-            error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
-            body = msgspec.json.encode({"error": error})
-            call.respond(status, "content-type: application/json\r\n", body)
-        self.close()
+        broken, self._reading = self._reading, None
+        self._lingering = True
+        self._since = self.server.time
+        if broken is not None:
+            broken.leave()
+            if self._queue and self._queue[-1] is broken:
+                self._queue.pop()
+        if self._call is not None and self._call is not broken:
+            (self._queue[-1] if self._queue else self._call).keep_alive = False
+            return
+        self._call = None
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+        call = Call(self)
+        call.respond(status, "content-type: application/json\r\n", msgspec.json.encode({"error": error}))
+
+    def speaks_http_1_0(self) -> bool:
+        return self._parser is not None and self._parser.get_http_version() == "1.0"
 
     def close(self) -> None:
         """Closes once everything written has gone out."""
@@ -431,6 +460,11 @@ class CallerConnection(asyncio.Protocol):
     def is_idle(self) -> bool:
         return self._call is None and self._reading is None
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What has been written and not yet taken by the caller's side."""
+        return 0 if self._transport is None else int(self._transport.get_write_buffer_size())
+
     def check_deadline(self, now: float) -> None:
         """Called by the server's sweep: ends connections whose caller keeps us waiting."""
         if self._call is not None:
@@ -442,7 +476,18 @@ class CallerConnection(asyncio.Protocol):
             if now > self._since + HEAD_MAX_S:
                 self._refuse(408, "request_timeout", "the request took too long to arrive")
         elif now > self._since + IDLE_MAX_S:
+            self._end_idle(now)
+
+    def _end_idle(self, now: float) -> None:
+        """Closes, but lets a caller that still takes its answer, however slowly, have all of it."""
+        unsent = self.unsent_bytes
+        if not unsent:
             self.close()
+        elif unsent == self._unsent:
+            self.abort()
+        else:
+            self._unsent = unsent
+            self._since = now
 
 
 def _strip_url(path: str) -> str:
@@ -501,6 +546,11 @@ class Server:
     @property
     def connections(self) -> int:
         return len(self._connections)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no request is coming in or being served, and every answer has been handed over."""
+        return all(known.is_idle and not known.unsent_bytes for known in self._connections)
 
     def _sweep(self) -> None:
         self.time = now = self.loop.time()

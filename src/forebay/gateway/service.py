@@ -274,7 +274,9 @@ class Service:
                 meter = self._dialect.new_meter(
                     hide_usage=not view.wants_usage, event_max_bytes=limits.event_max_bytes
                 )
-                answer = await self._relay.stream(exchange, connection, meter, attempts, self._finish_stream)
+                answer = await self._relay.stream(
+                    exchange, connection, meter, attempts, target.secret, self._finish_stream
+                )
             else:
                 begun = self._monotonic_ns()
                 try:
@@ -331,14 +333,23 @@ class Service:
         if exchange.recorded:
             return  # the answer is out already; what came after it concerns nobody
         left = isinstance(error, CallerLeft)
-        body = b"" if left else self._dialect.encode_error(error)
+        if left:
+            body = b""
+        elif exchange.call.streaming:
+            body = self._dialect.encode_error_event(error)
+        else:
+            body = self._dialect.encode_error(error)
         exchange.answer_bytes += len(body)
         if exchange.sent and exchange.tokens is None:
             # Somebody worked on it, and nobody will say how much: never count that as nothing.
             exchange.tokens = self._dialect.estimate_tokens(exchange.body_bytes, 0)
             exchange.usage_source = UsageSource.ESTIMATED
-        self._end(exchange, error.status, Outcome.ABANDONED if left else Outcome.FAILED, error.code)
-        if not left:
+        streaming = exchange.call.streaming and not left
+        status = 200 if streaming else error.status
+        self._end(exchange, status, Outcome.ABANDONED if left else Outcome.FAILED, error.code)
+        if streaming:
+            exchange.call.end_stream(body)
+        elif not left:
             self._relay.send_error(exchange, error, body)
 
     def _end(self, exchange: Exchange, status: int, outcome: Outcome, code: str) -> None:
@@ -399,7 +410,7 @@ class Service:
         self.draining = True
         error = Draining("the gateway is shutting down; send the request again", retry_after_s=1)
         for exchange in tuple(self.active):
-            if exchange.connection is not None:
+            if exchange.connection is not None and not exchange.call.is_behind:
                 exchange.connection.fail(error)
             elif exchange.task is not None:
                 exchange.task.cancel()
