@@ -1,6 +1,6 @@
 """What a request costs in the gateway, against two peers in the same run.
 
-usage: python bench/gateway.py [--seconds S] [--repeats N] [--only json|stream] [--peers vllm_router envoy]
+usage: python bench/gateway.py [--seconds S] [--repeats N] [--only json|stream] [--peers NAME...]
 
 Prints a table on stderr and one JSON line last on stdout; `docs/performance.md` says how it is measured.
 """
@@ -19,6 +19,7 @@ from measure import BenchError, Cores, Figure, Load
 from workload import MODEL, STREAMED_MODEL, build_request
 
 KINDS = ("json", "stream")
+PEERS = ("vllm_router", "envoy")
 TARGETS = {
     ("json", "vllm_router"): 0.5,
     ("json", "envoy"): 0.8,
@@ -137,7 +138,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=7, help="rounds that count (7)")
     parser.add_argument("--only", choices=KINDS, help="one kind of answer (both)")
     choices = [name for name in peers.RUNNERS if name != "forebay"]
-    parser.add_argument("--peers", nargs="*", choices=choices, default=choices, help="(all)")
+    parser.add_argument("--peers", nargs="*", choices=choices, default=PEERS, help=f"({' '.join(PEERS)})")
     parser.add_argument("--no-forebay", action="store_true", help="measure the peers alone")
     return parser.parse_args()
 

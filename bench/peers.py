@@ -305,7 +305,20 @@ def run_envoy(upstream: Upstream, cores: measure.Cores) -> Iterator[Gateway]:
             yield Gateway(name="envoy", pid=process.pid, json_port=json_port, stream_port=stream_port)
 
 
-RUNNERS = {"forebay": run_forebay, "vllm_router": run_vllm_router, "envoy": run_envoy}
+@contextmanager
+def run_floor(upstream: Upstream, cores: measure.Cores) -> Iterator[Gateway]:
+    """Bare forwarding on Forebay's own foundations; `floor.py` explains it."""
+    port = pick_port()
+    with tempfile.TemporaryDirectory(prefix="forebay-bench-") as name:
+        log = Path(name) / "log"
+        command = [sys.executable, str(ROOT / "bench" / "floor.py"), str(port)]
+        command += [str(upstream.json_port), str(upstream.stream_port)]
+        with run_pinned(command, core=cores.server, log=log) as process:
+            wait_ready(process, log, partial(answers, port, "/health"))
+            yield Gateway(name="floor", pid=process.pid, json_port=port, stream_port=port)
+
+
+RUNNERS = {"forebay": run_forebay, "vllm_router": run_vllm_router, "envoy": run_envoy, "floor": run_floor}
 
 
 @contextmanager
