@@ -1,0 +1,295 @@
+"""`forebay up`: everything on this machine, from the first process to the last, in the foreground.
+
+Owns the order of events: lock, sockets, children, the question, the words, the signals, the end.  What each
+process is told is planned in `up_children`, how they are kept up in `supervisor`.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, aclosing, contextmanager
+from logging.handlers import RotatingFileHandler
+from typing import ClassVar, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from forebay.app.atomic_file import create_private_folder, write_atomically
+from forebay.app.clock import SystemClock
+from forebay.app.config import Config
+from forebay.app.control_watch import save_config
+from forebay.app.supervisor import Supervisor
+from forebay.app.supervisor_policy import ChildState, describe_exit
+from forebay.app.supervisor_process import LOG_MAX_BYTES, read_log_tail
+from forebay.app.supervisor_socket import format_url, open_listener, reserve_engine_port
+from forebay.app.supervisor_state import (
+    ChildStatus,
+    RunState,
+    SupervisorLock,
+    clear_leftovers,
+    save_run_state,
+)
+from forebay.app.up_children import Place, find_engines_json, find_started_json, plan_children
+from forebay.app.up_display import Display, Welcome
+from forebay.app.up_question import stream_answer
+from forebay.core.errors import ForebayError
+from forebay.core.routes import Endpoint
+from forebay.engines.model import EXIT_REFUSED
+
+START_FAILURES_MAX: Final = 3
+FRAME_S: Final = 0.1
+LOG_LINES: Final = 15
+INTERRUPTED: Final = 130
+
+logger = logging.getLogger("forebay.up")
+
+
+class StartFailed(ForebayError):
+    """A process could not be started.  The message holds the end of its log."""
+
+    code: ClassVar[str] = "start_failed"
+
+
+def run_up(config: Config, ask: str | None = None) -> int:
+    """Runs everything until SIGTERM or Ctrl-C; returns the exit status.
+
+    Args:
+        config: a valid configuration.
+        ask: a question for the first chat model, asked once everything is ready.
+
+    Raises:
+        AlreadyRunning, AddressUnavailable: nothing has been started then.
+        StartFailed: a process ended again and again before it was ready; all others were ended.
+        OSError: the data folder can't be used.
+    """
+    os.umask(0o077)
+    for folder in (config.data_path, config.ledger_path, config.metrics_path, config.logs_path):
+        create_private_folder(folder)
+    mark = str(config.data_path.resolve())
+    with ExitStack() as stack:
+        stack.enter_context(SupervisorLock(config.lock_path))
+        clear_leftovers(mark)
+        gateway = stack.enter_context(
+            open_listener(config.gateway.host, config.gateway.port, section="gateway")
+        )
+        control = stack.enter_context(
+            open_listener(config.control.host, config.control.port, section="control")
+        )
+        place = Place(
+            gateway_fd=gateway.fileno(),
+            gateway_url=format_url(gateway),
+            control_fd=control.fileno(),
+            control_url=format_url(control),
+            engine_ports=_reserve_engine_ports(config, stack),
+            workers=config.gateway.workers or len(os.sched_getaffinity(0)),
+        )
+        write_atomically(find_engines_json(config), msgspec.json.encode(place.engine_urls), durable=False)
+        save_config(find_started_json(config), config)
+        stack.enter_context(_logging_to_file(config))
+        stack.callback(config.state_path.unlink, missing_ok=True)
+        return asyncio.run(_Run(config, place, mark, (gateway, control)).run(ask))
+
+
+class _Run:
+    """One run, from the first process to the last."""
+
+    def __init__(self, config: Config, place: Place, mark: str, listeners: Sequence[socket.socket]) -> None:
+        self._config = config
+        self._place = place
+        self._listeners = listeners
+        self._clock = SystemClock()
+        self._started_s = self._clock.wall_ns() / 1e9
+        self._display = Display()
+        self._changed = asyncio.Event()
+        self._failure: StartFailed | None = None
+        self._signals = 0
+        self._telling: asyncio.Task[None] | None = None
+        self._supervisor = Supervisor(
+            plan_children(config, place),
+            logs=config.logs_path,
+            mark=mark,
+            clock=self._clock,
+            on_change=self._absorb_change,
+        )
+
+    async def run(self, question: str | None) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._take_signal)
+        async with asyncio.TaskGroup() as group:
+            supervising = group.create_task(self._supervisor.run())
+            self._telling = group.create_task(self._tell(question))
+            await supervising
+            self._telling.cancel()
+        if self._failure is not None:
+            raise self._failure
+        if self._signals > 1 or not all(status.was_ready for status in self._supervisor.statuses):
+            return INTERRUPTED
+        self._display.say("Stopped.")
+        return 0
+
+    def _take_signal(self) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            self._supervisor.kill()
+            return
+        if self._telling is not None:
+            self._telling.cancel()
+        seconds = self._config.gateway.drain.grace_s + self._config.gateway.drain.deadline_s
+        self._stop()
+        self._display.say()
+        self._display.say(f"Stopping: requests in flight get up to {seconds:g} s. Ctrl-C again ends at once.")
+
+    def _stop(self) -> None:
+        self._supervisor.stop()
+        # The workers hold the sockets still; when they let go, callers are refused and don't wait in vain.
+        for listener in self._listeners:
+            listener.close()
+
+    def _absorb_change(self) -> None:
+        """After each move of a child."""
+        self._changed.set()
+        state = RunState(
+            pid=os.getpid(),
+            started_at_s=self._started_s,
+            gateway_url=self._place.gateway_url,
+            control_url=self._place.control_url,
+            children=self._supervisor.statuses,
+            stopping=self._supervisor.stopping,
+        )
+        try:
+            save_run_state(self._config.state_path, state)
+        except OSError as error:
+            logger.error("the state can't be written: %s", error)
+
+    # --- what is told to whoever sits in front --------------------------------------------------------------
+
+    async def _tell(self, question: str | None) -> None:
+        self._display.start_progress()
+        try:
+            ready = await self._follow_start()
+        finally:
+            self._display.stop_progress()
+        if not ready:
+            return
+        key = self._config.local_key_path.read_text().strip()
+        model = find_chat_model(self._config)
+        if question and model:
+            await self._answer(question, model, key)
+        self._display.welcome(self._list_facts(model, key))
+        await self._tell_news()
+
+    async def _follow_start(self) -> bool:
+        """Until all are ready, or one failed too often; then everything is ended."""
+        while True:
+            statuses = self._supervisor.statuses
+            self._display.show_progress(statuses, self._clock.wall_ns() / 1e9)
+            failed = next((each for each in statuses if has_failed_to_start(each)), None)
+            if failed is not None:
+                self._failure = self._explain_failure(failed)
+                self._stop()
+                return False
+            if all(each.was_ready for each in statuses):
+                return True
+            await asyncio.sleep(FRAME_S)
+
+    async def _answer(self, question: str, model: str, key: str) -> None:
+        self._display.say()
+        self._display.say(f"> {question}", "bold")
+        try:
+            async with aclosing(stream_answer(self._place.gateway_url, key, model, question)) as answer:
+                async for text in answer:
+                    self._display.write(text)
+            self._display.write("\n\n")
+        except ForebayError as error:
+            self._display.say(f"{model} gave no answer: {error.message}", "red")
+
+    async def _tell_news(self) -> None:
+        told = {status.name: status.restarts for status in self._supervisor.statuses}
+        while True:
+            self._changed.clear()
+            await self._changed.wait()
+            for status in self._supervisor.statuses:
+                if status.state is ChildState.READY and status.restarts > told[status.name]:
+                    told[status.name] = status.restarts
+                    self._display.say(f"{status.name}: {status.last_exit}; it runs again, pid {status.pid}")
+
+    def _list_facts(self, model: str | None, key: str) -> Welcome:
+        config = self._config
+        return Welcome(
+            gateway_url=self._place.gateway_url,
+            control_url=self._place.control_url,
+            chat_model=model,
+            models=tuple(sorted(config.models)),
+            key=key,
+            key_path=str(config.local_key_path),
+            token_path=str(config.admin_token_path),
+            logs_path=str(config.logs_path),
+        )
+
+    def _explain_failure(self, status: ChildStatus) -> StartFailed:
+        path = self._supervisor.log_path(status.name)
+        tail = "\n".join(f"  {line}" for line in read_log_tail(path, LOG_LINES)) or "  (empty)"
+        return StartFailed(
+            f"{status.name} does not start: {status.last_exit or 'not ready in time'}, "
+            f"tries: {status.failures}. The end of its log, {path}:\n{tail}\n"
+            f"{suggest_mending(status.name)}"
+        )
+
+
+def has_failed_to_start(status: ChildStatus) -> bool:
+    """Whether a child that has never been ready is given up: at once if it said that trying is in vain."""
+    refused = status.failures > 0 and status.last_exit == describe_exit(EXIT_REFUSED)
+    return not status.was_ready and (refused or status.failures >= START_FAILURES_MAX)
+
+
+def find_chat_model(config: Config) -> str | None:
+    """The model to show things with: one that runs here, or else any that can chat."""
+    chats = [name for name, model in sorted(config.models.items()) if Endpoint.CHAT in model.endpoints]
+    here = [name for name in chats if config.models[name].targets[0].engine is not None]
+    return next(iter(here or chats), None)
+
+
+def suggest_mending(child: str) -> str:
+    match child.partition("-")[0]:
+        case "engine":
+            return f"Look at engines.{child.partition('-')[2]} in forebay.yaml, or run `forebay doctor`."
+        case "worker":
+            return "Run `forebay doctor`; if it finds nothing, this is a fault of Forebay: please report it."
+        case _:
+            return "Run `forebay doctor`, which looks at the database, the disk and the ports."
+
+
+def _reserve_engine_ports(config: Config, stack: ExitStack) -> dict[str, int]:
+    """A port for each engine, the one of the last run where it is free; kept until the end."""
+    try:
+        last = msgspec.json.decode(find_engines_json(config).read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.DecodeError):
+        last = {}
+    ports = {}
+    for name in config.engines:
+        preferred = urlsplit(last.get(name, "")).port
+        holder = stack.enter_context(reserve_engine_port(preferred))
+        ports[name] = holder.getsockname()[1]
+    return ports
+
+
+@contextmanager
+def _logging_to_file(config: Config) -> Iterator[None]:
+    """The supervisor's own words, beside its children's."""
+    handler = RotatingFileHandler(
+        config.logs_path / "supervisor.log", maxBytes=LOG_MAX_BYTES, backupCount=1, delay=True
+    )
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    root = logging.getLogger("forebay")
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    root.propagate = False
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()

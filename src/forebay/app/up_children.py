@@ -1,0 +1,113 @@
+"""Which processes `forebay up` runs, and what each is told.  Pure: it starts nothing.
+
+Engines and the control plane start at once; workers need the snapshot, which the control plane writes.  At
+the end the workers drain first, then the control plane takes their last records in, then the engines go.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from forebay.app.config import Config
+from forebay.app.supervisor_probe import HttpProbe
+from forebay.app.supervisor_process import ChildSpec
+from forebay.engines import plan as engines
+from forebay.engines.model import EngineSpec
+from forebay.engines.plan import plan_engine
+
+CONTROL: Final = "control"
+WORKERS_STAGE, CONTROL_STAGE, ENGINES_STAGE = 0, 1, 2
+DRAIN_MARGIN_S: Final = 5.0  #: beyond the drain's own deadline, for last words and the last records
+CONTROL_STOP_S: Final = 10.0
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What the children are told about where they are."""
+
+    gateway_fd: int
+    gateway_url: str
+    control_fd: int
+    control_url: str
+    engine_ports: Mapping[str, int]
+    workers: int
+
+    @property
+    def engine_urls(self) -> dict[str, str]:
+        return {name: f"http://127.0.0.1:{port}/v1" for name, port in self.engine_ports.items()}
+
+
+class WorkerProbe:
+    """Ready when this very worker has laid out its counters, and the shared port answers."""
+
+    def __init__(self, metrics: Path, index: int, gateway_url: str) -> None:
+        self._metrics = metrics
+        self._index = index
+        self._http = HttpProbe(f"{gateway_url}/readyz")
+
+    async def check(self, pid: int) -> bool:
+        mine = next(self._metrics.glob(f"w{self._index}-{pid}-*.cells"), None)
+        return mine is not None and await self._http.check(pid)
+
+
+def plan_children(config: Config, place: Place) -> tuple[ChildSpec, ...]:
+    """Engines, control plane, workers, in the order in which they are shown."""
+    engines = [plan_engine_child(config, name, port) for name, port in place.engine_ports.items()]
+    workers = [plan_worker(config, index, place) for index in range(place.workers)]
+    return (*engines, plan_control(config, place), *workers)
+
+
+def plan_engine_child(config: Config, name: str, port: int) -> ChildSpec:
+    """A setting of forebay.yaml has the name that the engine's specification gives it."""
+    settings = config.engines[name].model_dump()
+    plan = plan_engine(EngineSpec(name=name, **settings), engines.Place(port=port))
+    return ChildSpec(
+        name=f"engine-{name}",
+        argv=plan.argv,
+        env=plan.env,
+        probe=HttpProbe(plan.health_url),
+        start_deadline_s=plan.ready_timeout_s,
+        stop_deadline_s=plan.stop_timeout_s,
+        stop_stage=ENGINES_STAGE,
+    )
+
+
+def plan_worker(config: Config, index: int, place: Place) -> ChildSpec:
+    drain = config.gateway.drain
+    return ChildSpec(
+        name=f"worker-{index}",
+        argv=(
+            *(sys.executable, "-m", "forebay.app.worker", "--run-dir", str(config.run_path)),
+            *("--index", str(index), "--listen-fd", str(place.gateway_fd)),
+        ),
+        pass_fds=(place.gateway_fd,),
+        probe=WorkerProbe(config.metrics_path, index, place.gateway_url),
+        needs=(CONTROL,),
+        stop_deadline_s=drain.grace_s + drain.deadline_s + DRAIN_MARGIN_S,
+        stop_stage=WORKERS_STAGE,
+    )
+
+
+def plan_control(config: Config, place: Place) -> ChildSpec:
+    return ChildSpec(
+        name=CONTROL,
+        argv=(
+            *(sys.executable, "-m", "forebay.app.control", "--config", str(config.file or "-")),
+            *("--data", str(config.data_path), "--engines-json", str(find_engines_json(config))),
+            *("--started-json", str(find_started_json(config)), "--listen-fd", str(place.control_fd)),
+        ),
+        pass_fds=(place.control_fd,),
+        probe=HttpProbe(f"{place.control_url}/readyz"),
+        stop_deadline_s=CONTROL_STOP_S,
+        stop_stage=CONTROL_STAGE,
+    )
+
+
+def find_engines_json(config: Config) -> Path:
+    return config.run_path / "engines.json"
+
+
+def find_started_json(config: Config) -> Path:
+    return config.run_path / "started.json"
