@@ -26,9 +26,8 @@ LINGER_MAX_S = 5.0  #: for a caller to notice that its body is not wanted
 SWEEP_S = 1.0
 
 #: The only headers that anything here reads, by lower-case name.
-WANTED = frozenset(
-    {b"authorization", b"content-length", b"content-type", b"expect", b"traceparent", b"tracestate"}
-)
+FRAMING = (b"content-length", b"transfer-encoding")
+WANTED = frozenset({*FRAMING, b"authorization", b"content-type", b"expect", b"traceparent", b"tracestate"})
 NAMES_MAX = 1000  #: spellings of header names that are remembered
 
 _STATUS_LINES = {
@@ -254,11 +253,8 @@ class CallerConnection(asyncio.Protocol):
         self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # We switch to nothing: the request is served as it stands, and the connection ends with it.
-            reading = self._call or self._reading
-            if reading is not None:
-                reading.keep_alive = False
+        except httptools.HttpParserUpgrade as offer:
+            self._decline_upgrade(data[offer.args[0] :])
         except httptools.HttpParserError as error:
             self._refuse(400, "bad_request", f"the request is not valid HTTP/1.1: {error}")
             return
@@ -268,6 +264,24 @@ class CallerConnection(asyncio.Protocol):
                 self._start_early(reading)
             elif self._head_bytes > HEAD_MAX_BYTES:
                 self._check_head(reading)
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Serves a request that offers to switch protocols as it stands; the connection ends with it.
+
+        The parser takes all behind such a head for the other protocol, so another one reads the body.
+        """
+        call = self._queue[-1] if self._queue else self._call
+        if call is None:
+            return
+        call.keep_alive = False
+        framing = next((name for name in FRAMING if name in call.headers), None)
+        if framing is None:
+            return
+        call.started, call.body_done, self._reading = True, False, call
+        call.length = int(call.headers[framing]) if framing == b"content-length" else None
+        self._parser = httptools.HttpRequestParser(_BodyEvents(self))
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b: %b\r\n\r\n" % (framing, call.headers[framing]))
+        self.data_received(rest)
 
     def eof_received(self) -> None:
         return None  # a caller that closes its side has left
@@ -497,6 +511,14 @@ def _strip_url(path: str) -> str:
         slash = rest.find("/")
         path = rest[slash:] if slash >= 0 else "/"
     return path.partition("?")[0]
+
+
+class _BodyEvents:
+    """What a parser may tell a connection that wants no more than the rest of a body from it."""
+
+    def __init__(self, connection: CallerConnection) -> None:
+        self.on_body = connection.on_body
+        self.on_message_complete = connection.on_message_complete
 
 
 class Server:
