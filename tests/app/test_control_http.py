@@ -12,9 +12,11 @@ from control_scene import AUTH, BASE_S, HOUR_S, KEY_ID, TOKEN, Scene, make_event
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.app.config import Config
 from forebay.app.control_errors import describe_validation
 from forebay.app.control_gate import BODY_MAX_BYTES
 from forebay.app.control_schemas import KEY_NAME_PATTERN, KeyCreate
+from forebay.app.control_watch import list_restart_settings
 from forebay.app.supervisor_policy import ChildState
 from forebay.app.supervisor_state import ChildStatus, RunState, save_run_state
 from forebay.core.keys import compute_key_digest
@@ -112,6 +114,32 @@ def test_every_admin_route_is_in_the_document(scene: Scene) -> None:
         for operation in operations.values():
             assert "422" not in operation["responses"]
             assert {"400", "401", "503"} <= set(operation["responses"])
+
+
+def test_every_route_and_parameter_is_in_the_documentation(scene: Scene) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "admin-api.md").read_text()
+    document = call(scene, "GET", "/admin/v1/openapi.json").json()
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            assert f"`{method.upper()} {path}`" in text
+            for parameter in operation.get("parameters", []):
+                name = parameter["name"]
+                assert f"`{name}`" in text or f"{{{name}}}" in text or f"?{name}=" in text, name
+            for status in operation["responses"]:
+                assert status in text, status
+
+
+def test_every_setting_that_needs_a_restart_is_in_the_documentation() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    changed = {
+        "data": {"dir": "/x"},
+        "gateway": {"host": "::1", "port": 1, "workers": 1, "connections_max": 1, "drain": {"grace_s": 1.0}},
+        "control": {"host": "::1", "port": 2},
+        "ledger": {"segment_max_bytes": 2000, "keep_segments_s": 1.0},
+        "engines": {"x": {"kind": "minilm"}},
+    }
+    for name in list_restart_settings(Config.embedded(), Config.model_validate(changed)):
+        assert f"`{name}`" in text or f"`{name.partition('.')[0]}`" in text, name
 
 
 def test_readiness_waits_for_the_first_snapshot(tmp_path: Path) -> None:

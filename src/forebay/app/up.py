@@ -7,6 +7,7 @@ process is told is planned in `up_children`, how they are kept up in `supervisor
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator, Sequence
@@ -66,6 +67,7 @@ def run_up(config: Config, ask: str | None = None) -> int:
         OSError: the data folder can't be used.
     """
     os.umask(0o077)
+    _raise_descriptor_limit(config.gateway.connections_max)
     for folder in (config.data_path, config.ledger_path, config.metrics_path, config.logs_path):
         create_private_folder(folder)
     mark = str(config.data_path.resolve())
@@ -118,7 +120,9 @@ class _Run:
     async def run(self, question: str | None) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._take_signal)
+            # `nohup` has it ignored, and that is what was asked for.
+            if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._take_signal)
         async with asyncio.TaskGroup() as group:
             supervising = group.create_task(self._supervisor.run())
             self._telling = group.create_task(self._tell(question))
@@ -213,9 +217,14 @@ class _Run:
             self._changed.clear()
             await self._changed.wait()
             for status in self._supervisor.statuses:
-                if status.state is ChildState.READY and status.restarts > told[status.name]:
+                if status.restarts <= told[status.name] and status.state is not ChildState.BACKOFF:
+                    continue
+                if status.state is ChildState.READY:
                     told[status.name] = status.restarts
                     self._display.say(f"{status.name}: {status.last_exit}; it runs again, pid {status.pid}")
+                elif status.state is ChildState.BACKOFF and status.failures == START_FAILURES_MAX:
+                    log = self._supervisor.log_path(status.name)
+                    self._display.say(f"{status.name}: {status.last_exit}, again and again; see {log}", "red")
 
     def _list_facts(self, model: str | None, key: str) -> Welcome:
         config = self._config
@@ -261,6 +270,17 @@ def suggest_mending(child: str) -> str:
             return "Run `forebay doctor`; if it finds nothing, this is a fault of Forebay: please report it."
         case _:
             return "Run `forebay doctor`, which looks at the database, the disk and the ports."
+
+
+def _raise_descriptor_limit(connections_max: int) -> None:
+    """For the children, which inherit it: each caller may need a connection to a target as well."""
+    wanted = 2 * connections_max + 1024
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        logger.warning("at most %d files may be open; gateway.connections_max wants %d", allowed, wanted)
 
 
 def _reserve_engine_ports(config: Config, stack: ExitStack) -> dict[str, int]:
