@@ -4,7 +4,6 @@ import asyncio
 import io
 import os
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -246,7 +245,3 @@ def test_nobody_there_is_said() -> None:
             await anext(stream_answer(origin, "fb-key", "m", "Hi?"))
 
     asyncio.run(check())
-
-
-def test_the_plan_uses_this_interpreter(tmp_path: Path) -> None:
-    assert {spec.argv[0] for spec in plan(tmp_path).values()} == {sys.executable}
