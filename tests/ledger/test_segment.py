@@ -1,9 +1,11 @@
 """Segments: what was appended comes back, whatever cuts the writer short or damages the file."""
 
 import atexit
+import contextlib
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -242,6 +244,31 @@ def test_a_file_without_its_header_is_not_final_and_can_be_removed(tmp_path: Pat
     assert not remove_unborn(written)
     assert remove_unborn(unborn)
     assert list_segments(tmp_path) == [written]
+
+
+def test_a_writer_notices_when_its_newborn_file_is_taken_away(tmp_path: Path) -> None:
+    remover = os.fork()
+    if remover == 0:
+        while True:
+            for path in list_segments(tmp_path):
+                with contextlib.suppress(FileNotFoundError):
+                    remove_unborn(path)
+    writer = make_writer(
+        tmp_path, segment_max_bytes=len(HEADER) + HEAD_BYTES + 1
+    )  # a new file for each record
+    written: list[bytes] = []
+    try:
+        for number in range(1000):
+            payload = b"%d" % number
+            with contextlib.suppress(OSError):
+                writer.append(payload)
+                written.append(payload)
+    finally:
+        os.kill(remover, signal.SIGKILL)
+        os.waitpid(remover, 0)
+    found = [payload for path in list_segments(tmp_path) for payload in read_all(path)]
+    assert sorted(found) == sorted(written)
+    assert len(written) > 300
 
 
 # --- a disk that takes no more ------------------------------------------------------------------------------

@@ -25,6 +25,9 @@ from forebay.ledger.segment import HEADER, SegmentError, is_final, list_segments
 from forebay.ledger.tables import SegmentState
 from forebay.store.database import Database
 
+#: A file without a header may be in the making.  Its writer would notice the removal, but have to start anew.
+UNBORN_AGE_S_MIN = 60.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestLimits:
@@ -142,12 +145,13 @@ class Ingester:
         report.newest_at_ns = max(filter(None, (newest, report.newest_at_ns)), default=None)
         return replace(segment, state=state, position=batch.end)
 
-    def _is_old(self, since_ns: int) -> bool:
-        return self._clock.wall_ns() - since_ns >= self._limits.keep_segments_s * 1e9
+    def _is_old(self, since_ns: int, age_s_min: float = 0.0) -> bool:
+        age_ns = self._clock.wall_ns() - since_ns
+        return age_ns >= max(self._limits.keep_segments_s, age_s_min) * 1e9
 
     def _remove_if_unborn(self, path: Path) -> None:
         """A writer that died before its first record leaves a file without a header."""
-        if self._is_old(path.stat().st_mtime_ns):
+        if self._is_old(path.stat().st_mtime_ns, UNBORN_AGE_S_MIN):
             remove_unborn(path)
 
     def _delete(self, path: Path, segment: Segment, report: IngestReport) -> None:
