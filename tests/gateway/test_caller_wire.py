@@ -43,7 +43,8 @@ def read_to_end(caller: RawCaller) -> bytes:
 
 SERVED = {
     "plain": WHOLE,
-    "upper case": POST + b"AUTHORIZATION: BEARER %b\r\n" % TEST_KEY.encode() + LENGTH.upper() + b"\r\n" + BODY,
+    "upper case": POST + b"AUTHORIZATION: BEARER %b\r\n" % TEST_KEY.encode()
+    + LENGTH.upper() + b"\r\n" + BODY,
     "leading blank lines": b"\r\n\r\n" + WHOLE,
     "query": WHOLE.replace(b"/completions HTTP", b"/completions?timeout=60&a=b HTTP"),
     "absolute form": WHOLE.replace(b"/v1/", b"http://forebay.example/v1/"),

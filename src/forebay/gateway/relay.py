@@ -78,7 +78,8 @@ class Relay:
                 rest = await connection.all()
             finally:
                 exchange.waited_ns += self._monotonic_ns() - begun
-            return read_answer(connection, data + rest)
+            answer = read_answer(connection, data + rest)
+            return self.correct_status(answer) if answer.status < 300 else answer
         call = exchange.call
         try:
             while True:
@@ -187,6 +188,13 @@ class Relay:
         else:
             exchange.tokens = self._dialect.estimate_tokens(exchange.body_bytes, meter.content_events)
             exchange.usage_source = UsageSource.ESTIMATED
+
+    def correct_status(self, answer: Answer) -> Answer:
+        """An error that came with a good status, with the status that it should have had."""
+        error = self._dialect.read_error(answer.body)
+        if error is None:
+            return answer
+        return msgspec.structs.replace(answer, status=self._dialect.read_error_status(error))
 
     def translate_error(self, answer: Answer, secret: bytes, exchange: Exchange) -> Answer:
         """A target's error as the caller may see it: in the dialect, without credentials."""

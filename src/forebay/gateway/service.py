@@ -33,6 +33,8 @@ from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Answer, Relay, read_answer
 from forebay.gateway.server import BodyOverflow, Call, CallerGone
 
+ERROR_START = b'{"error"'  #: how some engines begin an answer whose status says 200
+
 logger = logging.getLogger("forebay.gateway")
 
 BODY_MAX_NS = 60_000_000_000  #: how long a body may take to arrive
@@ -284,6 +286,8 @@ class Service:
                 finally:
                     exchange.waited_ns += self._monotonic_ns() - begun
                 answer = read_answer(connection, whole)
+                if answer.status < 300 and whole.startswith(ERROR_START):
+                    answer = self._relay.correct_status(answer)
         finally:
             exchange.connection = None
             connection.release()
