@@ -26,7 +26,7 @@ MODELS = "/v1/models"
 _JSON = "content-type: application/json\r\n"
 _TEXT = "content-type: text/plain; charset=utf-8\r\n"
 _METRICS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
-_KNOWN = frozenset({*INFERENCE, MODELS, "/healthz", "/readyz", "/metrics"})
+KNOWN_PATHS = frozenset({*INFERENCE, MODELS, "/healthz", "/readyz", "/metrics"})
 
 
 class App:
@@ -63,10 +63,10 @@ class App:
 
     async def _serve_other(self, call: Call, path: str) -> None:
         method = call.method
-        known = path in _KNOWN or path.startswith(f"{MODELS}/")
+        known = path in KNOWN_PATHS or path.startswith(f"{MODELS}/")
         if not known:
             self.service.state.cells.count_refusal("unknown_url")
-            served = ", ".join(sorted(_KNOWN))
+            served = ", ".join(sorted(KNOWN_PATHS))
             raise UnknownPath(f"unknown URL: {method} {path[:200]}; this gateway serves {served}")
         if path in INFERENCE or method not in ("GET", "HEAD"):
             self.service.state.cells.count_refusal("method_not_allowed")
