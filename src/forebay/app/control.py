@@ -30,9 +30,11 @@ from forebay.core.errors import ConfigInvalid, ForebayError
 from forebay.gateway.repo import KeyRepo
 from forebay.ledger.ingest import Ingester, IngestLimits
 from forebay.store.database import Database
+from forebay.store.errors import StoreNewer
 
 logger = logging.getLogger("forebay.control")
 
+REFUSED: Final = 2  #: exit status of a start that can't succeed before somebody changes something
 LAST_INGEST_S: Final = 5.0
 SAVED_CONFIG: Final = "config.json"  #: in the run folder: the configuration in force
 
@@ -134,7 +136,7 @@ def main() -> int:
         asyncio.run(control.run())
     except (OSError, msgspec.MsgspecError, ForebayError) as error:
         print(f"the control plane can't start: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigInvalid) else 1
+        return REFUSED if isinstance(error, ConfigInvalid | StoreNewer) else 1
     return 0
 
 

@@ -101,6 +101,12 @@ class SupervisorLock:
         os.close(self._descriptor)
 
 
+def compute_mark(data: Path) -> str:
+    """Names a data folder in its workers' environment: one path in two containers is two."""
+    status = data.stat()
+    return f"{status.st_dev}:{status.st_ino}:{data.resolve()}"
+
+
 def find_leftovers(mark: str) -> Iterator[int]:
     """Processes that an earlier supervisor of the same data folder started, and what those started."""
     wanted = f"{SUPERVISED_MARK}={mark}".encode()

@@ -31,6 +31,7 @@ from forebay.app.supervisor_state import (
     RunState,
     SupervisorLock,
     clear_leftovers,
+    compute_mark,
     save_run_state,
 )
 from forebay.app.up_children import Place, find_engines_json, find_started_json, plan_children
@@ -70,7 +71,7 @@ def run_up(config: Config, ask: str | None = None) -> int:
     _raise_descriptor_limit(config.gateway.connections_max)
     for folder in (config.data_path, config.ledger_path, config.metrics_path, config.logs_path):
         create_private_folder(folder)
-    mark = str(config.data_path.resolve())
+    mark = compute_mark(config.data_path)
     with ExitStack() as stack:
         stack.enter_context(SupervisorLock(config.lock_path))
         clear_leftovers(mark)
