@@ -1,0 +1,62 @@
+"""The nouns of this room: what an engine is to be, how it is launched, and the ways in which that is refused.
+
+No I/O happens here.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+import msgspec
+
+from forebay.core.errors import Fault, ForebayError
+from forebay.core.routes import Endpoint
+
+EXIT_REFUSED: Final = 2  #: a start that can't succeed before somebody changes something
+EXIT_STALLED: Final = 3  #: the engine hung and ended itself, to be started again
+
+
+class EngineKindUnknown(ForebayError):
+    """No launch plan is known for that kind."""
+
+    fault: ClassVar[Fault] = Fault.CALLER
+    status: ClassVar[int] = 400
+    type: ClassVar[str] = "invalid_request_error"
+    code: ClassVar[str] = "engine_kind_unknown"
+
+
+class EngineRefused(ForebayError):
+    """An engine can't start as asked.  The message fits one line and says what to change."""
+
+    fault: ClassVar[Fault] = Fault.CALLER
+    code: ClassVar[str] = "engine_refused"
+
+
+class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What `forebay.yaml` says of one engine.  A kind ignores what does not concern it."""
+
+    name: str
+    kind: str
+    model: str = ""  #: path of a weights file, or `embedded:NAME`
+    threads: int = 1
+    slots: int = 4  #: requests answered at the same time
+    context_tokens: int = 8192  #: prompt and answer of one request together
+    batch_tokens: int = 64  #: prompt tokens worked off between two looks at the other requests
+    batch_max: int = 32  #: texts in one run of an embedding model
+    drain_s: float = 30.0  #: how long answers in flight may take after SIGTERM
+
+
+class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How to start one engine process, and how to see that it works."""
+
+    name: str
+    kind: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]  #: added to the environment of whoever starts it
+    health_url: str  #: answers 200 as soon as requests are taken
+    base_url: str  #: up to and including `/v1`, without a slash at the end
+    model: str  #: the model's name there
+    endpoints: tuple[Endpoint, ...]
+    probe_url: str  #: where `probe_body` is posted to see that the model itself answers
+    probe_body: bytes
+    ready_timeout_s: float  #: from the start to the first 200 of `health_url`
+    stop_timeout_s: float  #: from SIGTERM to the end of the process; then it hangs

@@ -1,0 +1,106 @@
+"""Decides how each kind of engine is launched: pure, from a specification to a plan.
+
+Never starts a process and never looks at the disk: whether the weights are there is the engine's to say.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from forebay.core.routes import Endpoint
+from forebay.engines.model import EngineKindUnknown, EngineSpec, LaunchPlan
+
+STOP_MARGIN_S: Final = 5.0
+Options = Mapping[str, str | int | float]
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an engine is to listen, and who starts it."""
+
+    port: int
+    host: str = "127.0.0.1"
+    python: str = sys.executable
+    parent_pid: int | None = None  #: the engine ends when that process does
+
+
+def plan_engine(spec: EngineSpec, place: Place) -> LaunchPlan:
+    """The plan of an engine of any known kind.
+
+    Raises:
+        EngineKindUnknown
+    """
+    try:
+        plan = PLANS[spec.kind]
+    except KeyError:
+        known = ", ".join(sorted(PLANS))
+        raise EngineKindUnknown(
+            f"engine {spec.name}: no kind {spec.kind!r}. The kinds are {known}.", param="kind"
+        ) from None
+    return plan(spec, place)
+
+
+def _plan_llamacpp(spec: EngineSpec, place: Place) -> LaunchPlan:
+    options: Options = {
+        "--model": spec.model or "embedded:smollm2-135m",
+        "--alias": spec.name,
+        "--threads": spec.threads,
+        "--slots": spec.slots,
+        "--context-tokens": spec.context_tokens,
+        "--batch-tokens": spec.batch_tokens,
+        "--drain-s": spec.drain_s,
+    }
+    url = _format_url(place)
+    return LaunchPlan(
+        name=spec.name,
+        kind=spec.kind,
+        argv=_compose_argv("forebay.engines.llamacpp", spec, place, options),
+        env={},
+        health_url=f"{url}/health",
+        base_url=f"{url}/v1",
+        model=spec.name,
+        endpoints=(Endpoint.CHAT, Endpoint.COMPLETIONS),
+        probe_url=f"{url}/v1/completions",
+        probe_body=msgspec.json.encode({"model": spec.name, "prompt": "Hello", "max_tokens": 1}),
+        ready_timeout_s=300.0,  # weights of tens of gigabytes are read from a disk first
+        stop_timeout_s=spec.drain_s + STOP_MARGIN_S,
+    )
+
+
+def _plan_minilm(spec: EngineSpec, place: Place) -> LaunchPlan:
+    options: Options = {"--threads": spec.threads, "--batch-max": spec.batch_max, "--drain-s": spec.drain_s}
+    url = _format_url(place)
+    return LaunchPlan(
+        name=spec.name,
+        kind=spec.kind,
+        argv=_compose_argv("forebay.engines.embeddings", spec, place, options),
+        env={"TOKENIZERS_PARALLELISM": "false"},  # its own pool of threads would fight for the cores
+        health_url=f"{url}/health",
+        base_url=f"{url}/v1",
+        model=spec.name,
+        endpoints=(Endpoint.EMBEDDINGS,),
+        probe_url=f"{url}/v1/embeddings",
+        probe_body=msgspec.json.encode({"model": spec.name, "input": "Hello"}),
+        ready_timeout_s=60.0,
+        stop_timeout_s=spec.drain_s + STOP_MARGIN_S,
+    )
+
+
+PLANS: Final[Mapping[str, Callable[[EngineSpec, Place], LaunchPlan]]] = {
+    "llamacpp": _plan_llamacpp,
+    "minilm": _plan_minilm,
+}
+
+
+def _format_url(place: Place) -> str:
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    return f"http://{host}:{place.port}"
+
+
+def _compose_argv(module: str, spec: EngineSpec, place: Place, options: Options) -> tuple[str, ...]:
+    """One `--option=value` each, so that a value that starts with a dash stays a value."""
+    tie: Options = {} if place.parent_pid is None else {"--parent-pid": place.parent_pid}
+    everywhere: Options = {"--name": spec.name, "--host": place.host, "--port": place.port, **tie}
+    values = [f"{option}={value}" for option, value in {**everywhere, **options}.items()]
+    return (place.python, "-m", module, *values)
