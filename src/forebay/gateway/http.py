@@ -16,9 +16,9 @@ from forebay.core.errors import (
     UnknownPath,
 )
 from forebay.core.routes import Endpoint
+from forebay.gateway.call import Call
 from forebay.gateway.metrics import render_metrics
 from forebay.gateway.model import Dialect, KeyState
-from forebay.gateway.server import Call
 from forebay.gateway.service import Service
 
 INFERENCE = {f"/v1/{endpoint.value}": endpoint for endpoint in Endpoint}

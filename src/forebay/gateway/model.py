@@ -13,8 +13,8 @@ from forebay.core.errors import CallerLeft, ConfigInvalid, ForebayError, Upstrea
 from forebay.core.events import Tokens, UsageSource
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import Endpoint, Route, Snapshot, Target
+from forebay.gateway.call import Call
 from forebay.gateway.metrics import Cells, EndpointCells
-from forebay.gateway.server import Call
 from forebay.net.client import Client, Origin, parse_address
 from forebay.net.connection import Connection
 

@@ -20,9 +20,9 @@ from forebay.core.errors import (
     UpstreamTruncated,
 )
 from forebay.core.events import UsageSource
+from forebay.gateway.call import CallerGone
 from forebay.gateway.model import Dialect, Exchange, Meter
 from forebay.gateway.policy.attempt import Attempts
-from forebay.gateway.server import CallerGone
 from forebay.net.connection import Connection
 
 ERROR_TEXT_MAX = 1000  #: characters of a target's own words that are passed on when they are no JSON

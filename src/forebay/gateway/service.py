@@ -26,12 +26,12 @@ from forebay.core.errors import (
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource
 from forebay.core.keys import compute_key_digest
 from forebay.core.routes import Endpoint
+from forebay.gateway.call import BodyOverflow, Call, CallerGone
 from forebay.gateway.model import Dialect, Exchange, KeyState, RequestView, State, TargetState
 from forebay.gateway.policy.admit import explain_refusal
 from forebay.gateway.policy.attempt import Attempts, Step, choose_after_error, choose_after_status
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Answer, Relay, read_answer
-from forebay.gateway.server import BodyOverflow, Call, CallerGone
 
 ERROR_START = b'{"error"'  #: how some engines begin an answer whose status says 200
 

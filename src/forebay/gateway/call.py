@@ -1,0 +1,203 @@
+"""One request of a caller and its answer, as a handler sees them.
+
+A handler asks for the body when it is ready to hold it, and answers once: whole, or as a stream that waits
+while the caller is behind.  How the bytes travel is `caller`'s.
+"""
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Protocol
+
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+
+
+class Ending(Protocol):
+    """What a call asks the server: the date, and whether this answer is a connection's last."""
+
+    date: str  #: a header line
+    closing: bool
+
+
+class Wire(Protocol):
+    """The connection that a call came over."""
+
+    loop: asyncio.AbstractEventLoop
+    held: bytes
+    drained: asyncio.Future[None] | None
+
+    @property
+    def server(self) -> "Ending": ...
+    def speaks_http_1_0(self) -> bool: ...
+    @property
+    def unsent_bytes(self) -> int: ...
+    def resume_body(self, call: "Call") -> None: ...
+    def write(self, head: bytes, body: bytes) -> None: ...
+    def write_chunk(self, data: bytes, chunked: bool) -> None: ...
+    def write_end(self, data: bytes, chunked: bool) -> None: ...
+    def finish(self, call: "Call") -> None: ...
+
+
+class CallerGone(Exception):
+    """The caller has closed the connection, so nothing can be sent any more."""
+
+
+class BodyOverflow(Exception):
+    """The body is larger than what the handler is ready to hold."""
+
+
+class Call:
+    """One request and its answer.
+
+    Attributes:
+        headers: the wanted headers by lower-case name.
+        body_done: whether the whole body has come.
+        length: the announced size of a body that is still coming, None where nobody announced it.
+        on_left: called once if the caller leaves before the answer is complete.
+        grow: asked before each piece of a body of unknown length is held; False refuses it.
+    """
+
+    # The defaults live on the class, as `Exchange`'s do and for the same reason.
+    answered = False
+    body_done = False
+    body_max = 1 << 62  # the handler sets it; until it asks for the body, little is read
+    chunked = True
+    done = False
+    grow: Callable[[int], bool] | None = None
+    keep_alive = True
+    left = False
+    length: int | None = None
+    method = ""
+    on_left: Callable[[], None] | None = None
+    task: asyncio.Task[None] | None = None
+    path = ""
+    received = 0
+    started = False
+    streaming = False
+    _waiter: asyncio.Future[None] | None = None
+
+    def __init__(self, connection: Wire) -> None:
+        self._connection = connection
+        self._chunks: list[bytes] = []
+        self.headers: dict[bytes, bytes] = {}
+
+    # --- what a handler does --------------------------------------------------------------------------------
+
+    async def body(self) -> bytes:
+        """The whole body.  The handler has set `body_max` to what it is ready to hold.
+
+        Raises:
+            CallerGone: the caller left before the body was complete.
+            BodyOverflow: more than `body_max` bytes came.
+        """
+        while not self.body_done:
+            if self.left:
+                raise CallerGone
+            if self.received > self.body_max:
+                raise BodyOverflow
+            self._connection.resume_body(self)
+            self._waiter = self._connection.loop.create_future()
+            await self._waiter
+        if self.received > self.body_max:
+            raise BodyOverflow
+        return self.take_body()
+
+    def take_body(self) -> bytes:
+        """The body, once it is complete."""
+        chunks, self._chunks = self._chunks, []
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def respond(self, status: int, headers: str, body: bytes) -> None:
+        """Sends a whole answer; to a caller that has left it does nothing.
+
+        Args:
+            headers: header lines, each with its CRLF.
+        """
+        if self.answered:
+            raise RuntimeError("the answer has been sent already")
+        self.answered = True
+        if self.left:
+            return
+        head = self._build_head(status, headers, f"content-length: {len(body)}\r\n")
+        if self.method == "HEAD":
+            body = b""
+        self._connection.write(head, body)
+        self._connection.finish(self)
+
+    def begin_stream(self, status: int, headers: str) -> None:
+        """Sends the head of an answer of unknown length, with the first bytes that `send` is given."""
+        self.answered = self.streaming = True
+        if self.left:
+            return
+        framing = "transfer-encoding: chunked\r\n"
+        if not self.keep_alive and self._connection.speaks_http_1_0():
+            self.chunked, framing = False, ""  # the connection's end is the stream's
+        self._connection.held = self._build_head(status, headers, framing)
+
+    async def send(self, data: bytes) -> None:
+        """Sends a piece of a stream, and waits while the caller is behind.
+
+        Raises:
+            CallerGone: the caller has left.
+        """
+        if self.left:
+            raise CallerGone
+        connection = self._connection
+        connection.write_chunk(data, self.chunked)
+        if connection.drained is not None:
+            await connection.drained
+            if self.left:
+                raise CallerGone
+
+    def end_stream(self, data: bytes = b"") -> None:
+        """Sends a stream's last piece and its end."""
+        if self.left or self.done:
+            return
+        self._connection.write_end(data, self.chunked)
+        self._connection.finish(self)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the caller is slow to take what was sent, so that `send` waits."""
+        return self._connection.drained is not None
+
+    def _build_head(self, status: int, headers: str, framing: str) -> bytes:
+        if not self.keep_alive or not self.body_done or self._connection.server.closing:
+            headers += "connection: close\r\n"
+        line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
+        return line + f"{framing}{headers}{self._connection.server.date}\r\n".encode("latin-1")
+
+    # --- what the connection does ---------------------------------------------------------------------------
+
+    def add_body(self, data: bytes) -> None:
+        self.received += len(data)
+        if self.grow is not None and not self.grow(len(data)):
+            self.body_max = -1
+        if self.received <= self.body_max:
+            self._chunks.append(data)
+        else:
+            self._chunks.clear()
+        self._wake()
+
+    def end_body(self) -> None:
+        self.body_done = True
+        self._wake()
+
+    def leave(self) -> None:
+        if self.done or self.left:
+            return
+        self.left = True
+        self._wake()
+        if self.on_left is not None:
+            self.on_left()
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done() and (self.body_done or self.left or self.is_over):
+            waiter.set_result(None)
+
+    @property
+    def is_over(self) -> bool:
+        return self.received > self.body_max

@@ -1,0 +1,364 @@
+"""The callers' side of the wire: HTTP/1.1 over asyncio protocols, parsed by httptools.
+
+It lives in the workers' own event loop, so a request crosses no thread, a caller that leaves is seen at once,
+a slow one stops us from reading more, and a body is refused before it is held.  It knows nothing of models,
+keys or dialects; what it must say by itself (a request that is not HTTP) it says in plain JSON.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+import httptools
+import msgspec
+
+from forebay.gateway.call import Call
+
+HEAD_MAX_BYTES = 64 * 1024  #: request line and headers
+HEAD_MAX_S = 30.0  #: for a head to arrive, from its first byte
+IDLE_MAX_S = 75.0  #: a kept-alive connection without a request
+PIPELINE_MAX = 16  #: requests that wait behind the one being served; more are not read
+READ_HIGH_WATER = 256 * 1024  #: body bytes held for a handler that has not asked for them
+LINGER_MAX_S = 5.0  #: for a caller to notice that its body is not wanted
+
+#: The only headers that anything here reads, by lower-case name.
+FRAMING = (b"content-length", b"transfer-encoding")
+WANTED = frozenset({*FRAMING, b"authorization", b"content-type", b"expect", b"traceparent", b"tracestate"})
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+Handler = Callable[[Call], Coroutine[Any, Any, None]]
+
+
+class Host(Protocol):
+    """The server that a connection belongs to."""
+
+    loop: asyncio.AbstractEventLoop
+    handler: Handler
+    closing: bool
+    time: float
+    date: str
+    names: dict[bytes, bytes]
+
+    def learn_name(self, name: bytes) -> bytes: ...
+    def admit(self, connection: "CallerConnection") -> None: ...
+    def forget(self, connection: "CallerConnection") -> None: ...
+
+
+class CallerConnection(asyncio.Protocol):
+    """One caller's connection: requests in order, one served at a time."""
+
+    __slots__ = (
+        "_call", "_head_bytes", "_headers", "_lingering", "_parser", "_paused", "_queue", "_reading",
+        "_since", "_transport", "_unsent", "drained", "held", "loop", "on_header", "server",
+    )  # fmt: skip
+
+    def __init__(self, server: Host) -> None:
+        self.server = server
+        self.loop = server.loop
+        self.drained: asyncio.Future[None] | None = None
+        self.held = b""  #: the head of a stream, which goes out with its first piece
+        self._headers: dict[bytes, bytes] = {}
+        # The parser calls this for each header: straight into the dictionary, without a frame of ours.
+        self.on_header = self._headers.__setitem__
+        self._head_bytes = 0  # of the head that is being parsed
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._transport: Any = None
+        self._reading: Call | None = None  # the request that is being parsed
+        self._call: Call | None = None  # the request that is being served
+        self._queue: deque[Call] = deque()
+        self._paused = False
+        self._lingering = False
+        self._since = server.time  # since when we wait for the caller
+        self._unsent = 0  # bytes of an answer that the caller had not taken when we last looked
+
+    # --- asyncio's side -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self.server.admit(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.server.forget(self)
+        self._transport = None
+        self._parser = None
+        drained, self.drained = self.drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+        for call in (self._call, self._reading, *self._queue):
+            if call is not None:
+                call.leave()
+        self._queue.clear()
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            return
+        self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._decline_upgrade(data[offer.args[0] :])
+        except httptools.HttpParserError as error:
+            self._refuse(400, "bad_request", f"the request is not valid HTTP/1.1: {error}")
+            return
+        reading = self._reading
+        if reading is not None:
+            if reading.method and not reading.started:
+                self._start_early(reading)
+            elif self._head_bytes > HEAD_MAX_BYTES:
+                self._check_head(reading)
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Serves a request that offers to switch protocols as it stands; the connection ends with it.
+
+        The parser takes all behind such a head for the other protocol, so another one reads the body.
+        """
+        call = self._queue[-1] if self._queue else self._call
+        if call is None:
+            return
+        call.keep_alive = False
+        framing = next((name for name in FRAMING if name in call.headers), None)
+        if framing is None:
+            return
+        call.started, call.body_done, self._reading = True, False, call
+        call.length = int(call.headers[framing]) if framing == b"content-length" else None
+        self._parser = httptools.HttpRequestParser(_BodyEvents(self))
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b: %b\r\n\r\n" % (framing, call.headers[framing]))
+        self.data_received(rest)
+
+    def eof_received(self) -> None:
+        return None  # a caller that closes its side has left
+
+    def pause_writing(self) -> None:
+        if self.drained is None:
+            self.drained = self.loop.create_future()
+
+    def resume_writing(self) -> None:
+        drained, self.drained = self.drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    # --- httptools' side ------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._reading = Call(self)
+        self._headers.clear()
+        self._since = self.server.time
+
+    def on_url(self, url: bytes) -> None:
+        if self._reading is not None:
+            self._reading.path += url.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        call = self._reading
+        if call is None:
+            return
+        parser = self._parser
+        call.method = parser.get_method().decode("latin-1")
+        call.keep_alive = parser.should_keep_alive()
+        path = call.path
+        if "?" in path or path[:1] != "/":
+            call.path = _strip_url(path)
+        names, headers = self.server.names, call.headers
+        for name, value in self._headers.items():
+            wanted = names.get(name, b"?")
+            if wanted == b"?":
+                wanted = self.server.learn_name(name)
+            if wanted:
+                headers[wanted] = value
+        self._head_bytes = 0
+
+    def _start_early(self, call: Call) -> None:
+        """Serves a request whose body is still coming: it may be refused before more of it is held."""
+        length = call.headers.get(b"content-length")
+        call.length = None if length is None else int(length)
+        call.started = True
+        self._start(call)
+
+    def _check_head(self, reading: Call) -> None:
+        if reading.method:
+            self._head_bytes = 0  # what came was body, and that has limits of its own
+            return
+        self._refuse(431, "head_too_large", f"the request's head is larger than {HEAD_MAX_BYTES} bytes")
+
+    def on_body(self, body: bytes) -> None:
+        call = self._reading
+        if call is None:
+            return
+        call.add_body(body)
+        if call.received > READ_HIGH_WATER and call._waiter is None and not self._paused:
+            self._pause()
+
+    def on_message_complete(self) -> None:
+        call, self._reading = self._reading, None
+        if call is None:
+            return
+        call.end_body()
+        if not call.started:
+            self._start(call)
+
+    # --- one request after the other ------------------------------------------------------------------------
+
+    def _start(self, call: Call) -> None:
+        if self._call is None:
+            self._serve(call)
+            return
+        self._queue.append(call)
+        if len(self._queue) >= PIPELINE_MAX:
+            self._pause()
+
+    def _serve(self, call: Call) -> None:
+        self._call = call
+        # The call holds its task, its connection the call, and the server its connections.
+        call.task = self.loop.create_task(self.server.handler(call))
+
+    def finish(self, call: Call) -> None:
+        """The answer is written: serve the next request, or end."""
+        call.done = True
+        self._call = None
+        self._since = self.server.time
+        if not call.body_done:
+            self._linger()
+            return
+        if not call.keep_alive or self.server.closing:
+            self.close()
+            return
+        if self._queue:
+            following = self._queue.popleft()
+            self._resume()
+            self._serve(following)
+
+    def _linger(self) -> None:
+        """Ends a connection whose caller is still sending a body that nobody wants.
+
+        Closing at once would make the kernel reset the connection, and the answer would be lost with it.
+        """
+        self._lingering = True
+        self._resume()
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self.close()
+
+    def resume_body(self, call: Call) -> None:
+        """The handler is ready for the body."""
+        if call.headers.pop(b"expect", b"").lower() == b"100-continue" and not call.received:
+            self._transport.write(_CONTINUE)
+        self._resume()
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
+    # --- bytes ----------------------------------------------------------------------------------------------
+
+    def write(self, head: bytes, body: bytes) -> None:
+        if len(body) < 16384:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+
+    def write_chunk(self, data: bytes, chunked: bool) -> None:
+        head, self.held = self.held, b""
+        if chunked:
+            self._transport.write(b"%b%x\r\n%b\r\n" % (head, len(data), data))
+        else:
+            self._transport.write(head + data)
+
+    def write_end(self, data: bytes, chunked: bool) -> None:
+        head, self.held = self.held, b""
+        if not chunked:
+            self._transport.write(head + data)
+            return
+        last = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
+        self._transport.write(head + last)
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """An answer to what could not be parsed; nothing after it can be understood either.
+
+        Requests that came whole before it are served; then the connection ends.
+        """
+        if self._transport is None:
+            return
+        broken, self._reading = self._reading, None
+        self._lingering = True
+        self._since = self.server.time
+        if broken is not None:
+            broken.leave()
+            if self._queue and self._queue[-1] is broken:
+                self._queue.pop()
+        if self._call is not None and self._call is not broken:
+            (self._queue[-1] if self._queue else self._call).keep_alive = False
+            return
+        self._call = None
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+        call = Call(self)
+        call.respond(status, "content-type: application/json\r\n", msgspec.json.encode({"error": error}))
+
+    def speaks_http_1_0(self) -> bool:
+        return self._parser is not None and self._parser.get_http_version() == "1.0"
+
+    def close(self) -> None:
+        """Closes once everything written has gone out."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        return self._call is None and self._reading is None
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What has been written and not yet taken by the caller's side."""
+        return 0 if self._transport is None else int(self._transport.get_write_buffer_size())
+
+    def check_deadline(self, now: float) -> None:
+        """Called by the server's sweep: ends connections whose caller keeps us waiting."""
+        if self._call is not None:
+            return
+        if self._lingering:
+            if now > self._since + LINGER_MAX_S:
+                self.abort()
+        elif self._reading is not None:
+            if now > self._since + HEAD_MAX_S:
+                self._refuse(408, "request_timeout", "the request took too long to arrive")
+        elif now > self._since + IDLE_MAX_S:
+            self._end_idle(now)
+
+    def _end_idle(self, now: float) -> None:
+        """Closes, but lets a caller that still takes its answer, however slowly, have all of it."""
+        unsent = self.unsent_bytes
+        if not unsent:
+            self.close()
+        elif unsent == self._unsent:
+            self.abort()
+        else:
+            self._unsent = unsent
+            self._since = now
+
+
+def _strip_url(path: str) -> str:
+    """The path alone, also of an absolute URL."""
+    if path[:1] != "/":
+        _, _, rest = path.partition("://")
+        slash = rest.find("/")
+        path = rest[slash:] if slash >= 0 else "/"
+    return path.partition("?")[0]
+
+
+class _BodyEvents:
+    """What a parser may tell a connection that wants no more than the rest of a body from it."""
+
+    def __init__(self, connection: CallerConnection) -> None:
+        self.on_body = connection.on_body
+        self.on_message_complete = connection.on_message_complete
