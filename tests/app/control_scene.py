@@ -1,11 +1,13 @@
 """What the tests of the control plane stand on: one in a folder without sockets, and one as a process."""
 
 import asyncio
+import functools
 import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,6 +38,16 @@ HOUR_S = 3600
 BASE_S = 1_790_000_000 // HOUR_S * HOUR_S
 
 
+@functools.cache
+def make_empty_database() -> bytes:
+    """The file of a migrated database: made once, because every test wants one."""
+    with tempfile.TemporaryDirectory() as folder:
+        database = Database.open(Path(folder) / "empty.db")
+        database.migrate()
+        database.close()
+        return (Path(folder) / "empty.db").read_bytes()
+
+
 class Scene:
     """One data folder, its database, and the application over them."""
 
@@ -49,8 +61,9 @@ class Scene:
         self.defaults = Config.model_validate({"data": {"dir": ".forebay"}}, context=origin)
         self.defaults.run_path.mkdir(parents=True, exist_ok=True)
         self.clock = SystemClock()
+        if not self.defaults.database_path.exists():
+            self.defaults.database_path.write_bytes(make_empty_database())
         self.database = Database.open(self.defaults.database_path)
-        self.database.migrate()
         self.keys = KeyRepo(self.database, self.clock)
         self.watch = ConfigWatch(file, saved=self.saved_path, defaults=self.defaults)
         self.plane = ControlPlane(

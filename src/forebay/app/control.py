@@ -7,6 +7,7 @@ snapshot, and records wait in their segments.
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -133,6 +134,7 @@ def main() -> int:
         file = None if args.config == "-" else Path(args.config)
         watch, started = load_configs(file, args.data.absolute(), args.started_json)
         control = Control(watch, started, load_engine_urls(args.engines_json), args.listen_fd)
+        gc.freeze()  # what is made by now stays: the collector looks at it no more, not even at the end
         asyncio.run(control.run())
     except (OSError, msgspec.MsgspecError, ForebayError) as error:
         print(f"the control plane can't start: {error}", file=sys.stderr)
