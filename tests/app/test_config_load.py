@@ -1,5 +1,6 @@
 """`load_config`: what applies, defaults, references between sections, and where paths start."""
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,9 @@ from pydantic import ValidationError
 
 from forebay.app.config import Config, check_config, dump_config, find_config_file, load_config, read_api_key
 from forebay.app.config_model import LlamaCppEngine, MiniLMEngine
+
+#: Magic, version, one tensor, no metadata, and room for the tensor's description.
+SMALLEST_GGUF = struct.pack("<4sIQQ", b"GGUF", 3, 1, 0) + bytes(24)
 
 
 def write(folder: Path, text: str) -> Path:
@@ -52,7 +56,7 @@ def test_which_file_applies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_paths_start_at_the_folder_of_the_file(tmp_path: Path) -> None:
-    (tmp_path / "w.gguf").write_bytes(b"GGUF")
+    (tmp_path / "w.gguf").write_bytes(SMALLEST_GGUF)
     (tmp_path / "ca.pem").write_text("")
     (tmp_path / "secret").write_text("x")
     config = load(
@@ -83,7 +87,7 @@ def test_remote_targets_alone_start_no_engine(tmp_path: Path) -> None:
 
 
 def test_an_embedded_engine_is_started_when_a_target_names_it(tmp_path: Path) -> None:
-    (tmp_path / "w.gguf").write_bytes(b"GGUF")
+    (tmp_path / "w.gguf").write_bytes(SMALLEST_GGUF)
     config = load(
         tmp_path,
         """

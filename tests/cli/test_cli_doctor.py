@@ -11,10 +11,12 @@ from command_line import ESCAPE, forebay, in_terminal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forebay.app.config_model import LlamaCppEngine
 from forebay.app.supervisor_policy import ChildState
 from forebay.app.supervisor_state import ChildStatus, RunState, save_run_state
-from forebay.cli.doctor_engines import find_import_problem, has_package_file
+from forebay.cli.doctor_engines import find_import_problem, find_weights
 from forebay.cli.doctor_machine import fits
+from forebay.engines.model import EngineRefused
 from forebay.testing.answers import json_answer
 from forebay.testing.threaded import ThreadedUpstream, find_closed_port
 
@@ -207,10 +209,12 @@ def test_modules_that_can_not_be_loaded_are_named(tmp_path: Path, monkeypatch: p
     assert "signal 4" in (find_import_problem(("breaks_hard",)) or "")
 
 
-def test_files_of_packages_are_found_without_importing_them() -> None:
-    assert has_package_file("forebay.app", "forebay.schema.json")
-    assert not has_package_file("forebay.app", "*.gguf")
-    assert not has_package_file("no_such_module_here", "*")
+def test_weights_that_are_gone_are_named(tmp_path: Path) -> None:
+    engine = LlamaCppEngine(kind="llamacpp", model=str(tmp_path / "gone.gguf"))
+    with pytest.raises(EngineRefused, match=r"gone\.gguf"):
+        find_weights(engine)
+    (small,) = find_weights(LlamaCppEngine(kind="llamacpp"))
+    assert small.suffix == ".gguf"
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from forebay.app.config_defaults import EMBEDDED_ENGINES, EMBEDDED_PREFIX, ENDPOINTS_BY_KIND
+from forebay.app.config_defaults import EMBEDDED_ENGINES, ENDPOINTS_BY_KIND
 from forebay.app.config_explain import suggest_hint
 from forebay.app.config_model import ConfigOrigin, ControlConfig, GatewayConfig
 from forebay.app.config_problems import ConfigProblem, Severity, format_key
 from forebay.app.config_source import KeyPath, Source
+from forebay.engines.model import EngineRefused
+from forebay.engines.weights import EMBEDDED_PREFIX, read_gguf_header
 
 _OWN_PROCESS: Final = re.compile(r"control|worker-\d+")
 _ENGINE_FORBIDS: Final = ("api_key", "tls_ca")
@@ -111,17 +113,11 @@ def _check_engines(data: Mapping[str, Any], origin: ConfigOrigin) -> Iterator[Fo
 
 def _check_weights(path: KeyPath, folder: Path, name: str) -> Iterator[Found]:
     try:
-        file = folder / Path(name).expanduser()
-        with file.open("rb") as stream:
-            magic = stream.read(4)
-    except RuntimeError:
-        return  # the home of an unknown user, which the setting itself reports
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or "not a usable path"
-        yield _error(path, f"can't read the weights: {reason}", f"looked for {folder / name}")
-        return
-    if magic != b"GGUF":
-        yield _error(path, "is not a GGUF file", "llama.cpp reads GGUF files only; convert the model first")
+        read_gguf_header(folder / Path(name).expanduser())
+    except EngineRefused as refused:
+        yield _error(path, refused.message.rstrip("."), "")
+    except (RuntimeError, ValueError):
+        return  # the home of an unknown user, or no path at all: the setting itself reports it
 
 
 def _targets(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str, Mapping[str, Any]]]:

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from forebay.core.routes import Endpoint
+from forebay.engines.weights import EMBEDDED_GGUF, EMBEDDED_PREFIX
 
-EMBEDDED_PREFIX: Final = "embedded:"
-EMBEDDED_MODELS: Final = ("smollm2-135m",)  #: what `model: embedded:NAME` of a llama.cpp engine may name
+EMBEDDED_MODELS: Final = tuple(EMBEDDED_GGUF)  #: what `model: embedded:NAME` of a llama.cpp engine may name
 
 #: What is on this machine without a word in the file.  A target may name these engines in any file.
 EMBEDDED_ENGINES: Final[Mapping[str, Mapping[str, str]]] = {
-    "smollm2-135m": {"kind": "llamacpp", "model": "embedded:smollm2-135m"},
+    "smollm2-135m": {"kind": "llamacpp", "model": f"{EMBEDDED_PREFIX}smollm2-135m"},
     "minilm-l6-v2": {"kind": "minilm"},
 }
 ENDPOINTS_BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {

@@ -25,8 +25,9 @@ from pydantic import (
     model_validator,
 )
 
-from forebay.app.config_defaults import EMBEDDED_MODELS, EMBEDDED_PREFIX, fill_engines_and_models
+from forebay.app.config_defaults import EMBEDDED_MODELS, fill_engines_and_models
 from forebay.core.routes import Endpoint
+from forebay.engines.weights import EMBEDDED_PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +211,7 @@ class LlamaCppEngine(Section):
     )
     context_tokens: Annotated[StrictInt, Field(ge=256, le=16_777_216)] = Field(
         default=8192,
-        description="Tokens of context for one request, prompt and answer together. Memory is taken for all slots.",
+        description="Tokens of context for each slot: prompt and answer of one request together.",
     )
 
 

