@@ -81,7 +81,7 @@ class App:
             body = await loop.run_in_executor(None, render_metrics, self._metrics_folder)
             call.respond(200, _METRICS, body)
         else:
-            self._serve_models(call, path, self.service.authenticate(call))
+            self._serve_models(call, path, self.service.intake.authenticate(self.service.state, call))
 
     def _serve_models(self, call: Call, path: str, key: KeyState) -> None:
         routes = self.service.state.routes

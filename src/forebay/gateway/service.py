@@ -11,24 +11,20 @@ from collections.abc import Mapping
 
 from forebay.core.clock import Clock
 from forebay.core.errors import (
-    BodyTooLarge,
     CallerLeft,
     Draining,
     ForebayError,
     InternalError,
-    Overloaded,
     RecordsUnwritable,
     RequestTimeout,
     TargetError,
     TotalTimeout,
-    Unauthenticated,
 )
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource
-from forebay.core.keys import compute_key_digest
 from forebay.core.routes import Endpoint
-from forebay.gateway.call import BodyOverflow, Call, CallerGone
-from forebay.gateway.model import Dialect, Exchange, KeyState, RequestView, State, TargetState
-from forebay.gateway.policy.admit import explain_refusal
+from forebay.gateway.call import Call, CallerGone
+from forebay.gateway.intake import Intake
+from forebay.gateway.model import Dialect, Exchange, RequestView, State, TargetState
 from forebay.gateway.policy.attempt import Attempts, Step, choose_after_error, choose_after_status
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Answer, Relay, read_answer
@@ -39,7 +35,6 @@ logger = logging.getLogger("forebay.gateway")
 
 BODY_MAX_NS = 60_000_000_000  #: how long a body may take to arrive
 SWEEP_S = 0.1
-KNOWN_MAX = 10_000  #: keys whose digest need not be computed again
 
 
 class Service:
@@ -66,13 +61,13 @@ class Service:
         self.recorder = recorder
         self.draining = False
         self._dialect = dialect
+        self.intake = Intake(dialect, clock)
         self._relay = Relay(dialect, clock)
         self._clock = clock
         self._monotonic_ns = clock.monotonic_ns
         self._worker = worker
         self._id_prefix = id_prefix
         self._count = 0
-        self._memory = 0  #: bytes of bodies held
         self._loop = asyncio.get_running_loop()
 
     # --- one request ----------------------------------------------------------------------------------------
@@ -91,19 +86,20 @@ class Service:
         exchange.task = call.task
         call.on_left = exchange.leave
         self.active.add(exchange)
+        intake = self.intake
         cells = exchange.state.cells
         cells.cells[cells.in_flight] += 1
         try:
-            key = self.authenticate(call)
+            key = intake.authenticate(exchange.state, call)
             exchange.key = key.entry
             if self.recorder.is_full:
                 raise RecordsUnwritable(
                     "usage can't be recorded at the moment (is the disk full?), so no requests are accepted",
                     retry_after_s=5,
                 )
-            body = call.take_body() if self._is_whole(exchange) else await self._read_body(exchange)
+            body = call.take_body() if intake.is_whole(exchange) else await intake.read_body(exchange)
             exchange.reading = False
-            await self._attempt_all(exchange, self._admit(exchange, key, body), body)
+            await self._attempt_all(exchange, intake.admit(exchange, key, body), body)
         except ForebayError as error:
             self._answer_error(exchange, error)
         except CallerGone:
@@ -118,88 +114,11 @@ class Service:
             )
         finally:
             self.active.discard(exchange)
-            self._memory -= exchange.body_bytes
+            intake.release(exchange)
             cells.cells[cells.in_flight] -= 1
             if exchange.connection is not None:
                 exchange.connection.abort()
             call.on_left = None
-
-    def _admit(self, exchange: Exchange, key: KeyState, body: bytes) -> RequestView:
-        """Reads what the request wants and decides whether it may have it; raises the refusal."""
-        view = self._dialect.read_request(body)
-        model, endpoint = view.model, exchange.endpoint
-        route = exchange.state.routes.get(model)
-        if route is None or model not in key.allowed or endpoint not in route.cells:
-            raise explain_refusal(model, endpoint, route.route if route else None, key.allowed)
-        exchange.model = model
-        exchange.route = route
-        exchange.cells = route.cells[endpoint]
-        exchange.stream = view.stream is True and endpoint is not Endpoint.EMBEDDINGS
-        return view
-
-    def authenticate(self, call: Call) -> KeyState:
-        """Whose request it is.
-
-        Raises:
-            Unauthenticated: no key, or none that we know.
-        """
-        state = self.state
-        credential = call.headers.get(b"authorization")
-        key = state.known.get(credential) if credential is not None else None
-        if key is not None:
-            return key
-        if credential is None:
-            state.cells.count_refusal("unauthenticated")
-            raise Unauthenticated("no API key: send it as `Authorization: Bearer fb-…`")
-        scheme, _, secret = credential.partition(b" ")
-        key = state.keys.get(compute_key_digest(secret.strip())) if scheme.lower() == b"bearer" else None
-        if key is None:
-            state.cells.count_refusal("unauthenticated")
-            raise Unauthenticated("the API key is wrong, expired or revoked")
-        if len(state.known) < KNOWN_MAX:
-            state.known[credential] = key
-        return key
-
-    def _is_whole(self, exchange: Exchange) -> bool:
-        """Whether the body is here already, as small ones are, and has been taken into account."""
-        call = exchange.call
-        if not call.body_done:
-            return False
-        limits = exchange.state.snapshot.limits
-        return call.received <= limits.body_max_bytes and self._reserve(
-            exchange, call.received, limits.memory_max_bytes
-        )
-
-    async def _read_body(self, exchange: Exchange) -> bytes:
-        call = exchange.call
-        limits = exchange.state.snapshot.limits
-        size_max = limits.body_max_bytes
-        call.body_max = size_max
-        if call.length is None:
-            # Of unknown length, so each piece is taken into account before it is held.
-            call.grow = lambda more: self._reserve(exchange, more, limits.memory_max_bytes)
-        elif call.length > size_max:
-            raise _too_large(size_max)
-        if not self._reserve(exchange, call.length or call.received, limits.memory_max_bytes):
-            raise Overloaded("too many bytes are in flight; try again shortly", retry_after_s=1)
-        begun = self._monotonic_ns()
-        try:
-            body = await call.body()
-        except BodyOverflow:
-            if call.received > size_max:
-                raise _too_large(size_max) from None
-            raise Overloaded("too many bytes are in flight; try again shortly", retry_after_s=1) from None
-        finally:
-            exchange.waited_ns += self._monotonic_ns() - begun
-        return body
-
-    def _reserve(self, exchange: Exchange, more: int, memory_max: int) -> bool:
-        """Takes bytes of a body into account before they are held; False when that would be too many."""
-        if self._memory + more > memory_max:
-            return False
-        self._memory += more
-        exchange.body_bytes += more
-        return True
 
     # --- attempts -------------------------------------------------------------------------------------------
 
@@ -428,10 +347,6 @@ class Service:
         if exchange.reading:
             return RequestTimeout("the request body took too long to arrive")
         return TotalTimeout("the request did not finish in time")
-
-
-def _too_large(size_max: int) -> BodyTooLarge:
-    return BodyTooLarge(f"the request body is larger than {size_max} bytes (gateway.body_max_bytes)")
 
 
 def _build_head_rest(request_id: str, size: int, headers: Mapping[bytes, bytes]) -> bytes:

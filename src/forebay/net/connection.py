@@ -26,7 +26,8 @@ from forebay.core.errors import (
 )
 from forebay.net.tcp_info import count_unacked_bytes
 
-#: Bytes held for a slow reader before reading from the socket stops; one read more (256 KiB) may be held.
+#: Bytes held for a slow reader before reading from the socket stops.  What is read by then comes on top:
+#: 256 KiB, over TLS twice that.
 READ_HIGH_WATER = 256 * 1024
 #: Bytes that reads may bring in a row without any body: heads (1xx too), chunk framing, trailers.  A head
 #: that ends in the same read as its body begins is not counted, so one may be longer by a read.
@@ -299,7 +300,8 @@ class Connection(asyncio.Protocol):
             self._wake()
         elif self.received == received:
             self._count_framing(len(data))
-        elif awaiting != ALL and self._held > READ_HIGH_WATER and not self._paused:
+        # The loop may read many times before the woken reader has its turn: waking it is no reason to go on.
+        if self._held > READ_HIGH_WATER and awaiting != ALL and not self._paused and not self.complete:
             self._paused = True
             self._transport.pause_reading()
 
