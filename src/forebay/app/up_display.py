@@ -4,6 +4,7 @@ Only prints; it is told what to show and decides nothing.  When nobody reads any
 pipe whose other end is gone) it falls silent, because what runs must not end for that.
 """
 
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -52,6 +53,8 @@ class Display:
     """
 
     def __init__(self, console: Console | None = None) -> None:
+        if console is None and isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # an old encoding must not end what runs
         self._console = console or _PatientConsole(file=sys.stdout, highlight=False, soft_wrap=True)
         self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
         self._live: Live | None = None
