@@ -6,7 +6,9 @@ and never sends a request twice.
 """
 
 import asyncio
+import os
 import re
+import socket
 import ssl
 from collections import deque
 from dataclasses import dataclass
@@ -146,8 +148,7 @@ class Origin:
         except ssl.SSLError as error:
             raise ConnectFailed(f"TLS with {self.name} failed: {error.reason or error}") from error
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that can't be one
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise ConnectFailed(f"cannot connect to {self.name}: {reason}") from error
+            raise ConnectFailed(f"cannot connect to {self.name}: {_explain(error)}") from error
         return connection
 
     def watch(self, connection: Connection, first_s: float | None, idle_s: float, total_at: float) -> None:
@@ -270,3 +271,10 @@ def read_keep_alive(header: bytes) -> float:
     """How long a connection may lie idle, by its first answer's `Keep-Alive` header; 0 if not at all."""
     found = _TIMEOUT.search(header.lower()) if header else None
     return IDLE_MAX_S if found is None else min(IDLE_MAX_S, int(found[1]) - KEEP_ALIVE_MARGIN_S)
+
+
+def _explain(error: OSError | UnicodeError) -> str:
+    """The system's words; asyncio puts its own in their place, which do not say why."""
+    if isinstance(error, OSError) and error.errno is not None and not isinstance(error, socket.gaierror):
+        return os.strerror(error.errno)
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

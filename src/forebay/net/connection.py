@@ -228,7 +228,7 @@ class Connection(asyncio.Protocol):
         """Ends the exchange: back to the pool if the connection can serve again, closed otherwise."""
         if self.busy and self.complete and self._keep_alive and self._error is None and not self._sending:
             transport = self._transport
-            # An answer may have come before the request was written: the rest would precede the next one.
+            # An early answer leaves the rest of its request to be written: before the next one.
             if transport and not (
                 self._paused or transport.is_closing() or transport.get_write_buffer_size()
             ):
@@ -268,10 +268,7 @@ class Connection(asyncio.Protocol):
             self.fail(IdleTimeout("the target fell silent in the middle of its answer"))
 
     def is_stale(self) -> bool:
-        """Whether the peer has closed, or sent what nobody asked for, while the connection lay idle.
-
-        It asks the kernel: what the event loop has not read yet would be taken for the next answer.
-        """
+        """Whether the peer has closed, or sent what nobody asked for; also what the loop has not read yet."""
         transport = self._transport
         return transport is None or transport.is_closing() or bool(self._poll.poll(0))
 
