@@ -175,6 +175,7 @@ def build_head(authority: str, path: str, secret: str) -> bytes:
         f"host: {authority}",
         "content-type: application/json",
         "accept: application/json, text/event-stream",
+        "accept-encoding: identity",
         "user-agent: forebay",
     ]
     if secret:
