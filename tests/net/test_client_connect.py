@@ -15,7 +15,7 @@ from forebay.net.client import Address, parse_address
 from forebay.net.connection import READ_HIGH_WATER, Connection
 from forebay.testing.answers import Framing, answer, echo
 from forebay.testing.steps import Close, Send, Stall
-from forebay.testing.threaded import Blackhole, find_closed_port
+from forebay.testing.threaded import Blackhole, ThreadedUpstream, find_closed_port
 from forebay.testing.upstream import ScriptedUpstream, UpstreamSettings
 
 # --- addresses ----------------------------------------------------------------------------------------------
@@ -258,6 +258,21 @@ def test_tls_connections_are_reused_whatever_tickets_come_meanwhile(
                 assert origin.idle_connections == 1
 
     run(scenario, loop_name)
+
+
+@both_loops
+def test_tickets_on_a_new_connection_do_not_make_it_look_dead(
+    authority: trustme.CA, ca_file: str, loop_name: str
+) -> None:
+    """A server in another thread sends them at any moment, also before the connection is handed out."""
+    with ThreadedUpstream(echo, serve_tls(authority)) as upstream:
+
+        async def scenario() -> None:
+            for number in range(20):
+                with origin_at(upstream.origin, tls_ca=ca_file) as (_, origin):
+                    assert (await ask(origin, f"r{number}"))[0] == 200
+
+        run(scenario, loop_name)
 
 
 @both_loops

@@ -175,10 +175,10 @@ def test_no_silence_is_counted_while_we_do_not_read(loop_name: str) -> None:
             total = READ_HIGH_WATER * 4
             wire.send(HEAD + b"content-length: %d\r\n\r\n" % total)
             sent = 0
-            while sent < total and not connection._paused:
+            while sent < total and not connection.paused:
                 sent += wire.sock.send(b"x" * min(65536, total - sent))
                 await turn()
-            assert connection._paused
+            assert connection.paused
             r.client.sweep(begun + 5000)
             seen = len(await connection.some())
             r.client.sweep(begun + 5009)  # counted from our reading on
@@ -202,7 +202,7 @@ def test_waiting_for_all_of_it_after_a_pause_counts_from_then() -> None:
             total = READ_HIGH_WATER * 4
             wire.send(HEAD + b"content-length: %d\r\n\r\n" % total)
             sent = 0
-            while not connection._paused:
+            while not connection.paused:
                 sent += wire.sock.send(b"x" * 65536)
                 await turn()
             r.client.sweep(begun + 5000)
@@ -226,7 +226,7 @@ def test_the_total_counts_also_while_we_do_not_read() -> None:
             begun = asyncio.get_running_loop().time()
             start(r.origin, connection, idle_s=10, total_s=60)
             wire.send(HEAD + b"\r\n")
-            while not connection._paused:
+            while not connection.paused:
                 wire.sock.send(b"x" * 65536)
                 await turn()
             r.client.sweep(begun + 61)

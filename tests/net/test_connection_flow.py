@@ -114,7 +114,7 @@ def test_a_close_behind_unread_bytes_is_seen_after_them() -> None:
             await flood(wire, total)
             wire.close()
             await turn(20)
-            assert connection._paused
+            assert connection.paused
             seen = 0
             while not connection.complete:
                 seen += len(await connection.some())

@@ -14,7 +14,15 @@ from collections import deque
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from forebay.core.errors import ConnectFailed, ConnectionsExhausted, ConnectTimeout, Draining
+from forebay.core.errors import (
+    ConnectFailed,
+    ConnectionsExhausted,
+    ConnectTimeout,
+    Draining,
+    FirstTokenTimeout,
+    IdleTimeout,
+    TotalTimeout,
+)
 from forebay.net.connection import FRESH, POOLED, REUSED, Connection
 
 SWEEP_S = 0.05  #: how often deadlines are looked at; no timeout comes early, nor later than two of these
@@ -126,7 +134,7 @@ class Origin:
         if self._client.closing:
             connection.abort()
             raise Draining("the gateway is shutting down; send the request again", retry_after_s=1)
-        if connection.is_stale():  # before anybody has asked for anything
+        if connection.is_closed():
             connection.abort()
             raise ConnectFailed(f"{self.name} accepted a connection and gave it up at once")
         self._open.add(connection)
@@ -249,7 +257,7 @@ class Client:
         """Enforces all deadlines as of the loop's time `now`."""
         self.time = now
         for connection in tuple(self.active):
-            connection.check_deadlines(now)
+            _check_deadlines(connection, now)
         for origin in self._origins.values():
             origin.close_idle(now)
 
@@ -262,6 +270,20 @@ class Client:
         error = Draining("the gateway is shutting down; send the request again", retry_after_s=1)
         for origin in self._origins.values():
             origin.close(error)
+
+
+def _check_deadlines(connection: Connection, now: float) -> None:
+    if connection.complete:
+        return
+    if now > connection.total_at:
+        error = "the target did not finish in time; raise `timeouts.total_s` if it may"
+        connection.fail(TotalTimeout(error))
+    elif connection.first_at is not None and not connection.content_seen and now > connection.first_at:
+        connection.fail(FirstTokenTimeout("the target sent no content in time"))
+    elif connection.paused or connection.last_at is None:
+        pass  # the silence is ours, or the answer has not begun
+    elif now > connection.last_at + connection.idle_s:
+        connection.fail(IdleTimeout("the target fell silent in the middle of its answer"))
 
 
 _TIMEOUT = re.compile(rb"(?:^|[,;\s])timeout\s*=\s*\"?(\d{1,9})")

@@ -16,11 +16,8 @@ import httptools
 
 from forebay.core.errors import (
     AnswerTooLarge,
-    FirstTokenTimeout,
     ForebayError,
-    IdleTimeout,
     StaleConnection,
-    TotalTimeout,
     UpstreamProtocol,
     UpstreamReset,
 )
@@ -66,9 +63,9 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_awaiting", "_chunks", "_clock", "_drained", "_error", "_framed_after", "_framing_bytes", "_held",
-        "_home", "_keep_alive", "_limit", "_loop", "_parser", "_paused", "_poll", "_request_bytes",
+        "_home", "_keep_alive", "_limit", "_loop", "_parser", "_poll", "_request_bytes",
         "_sending", "_transport", "_waiter", "busy", "complete", "content_seen", "first_at", "headers",
-        "idle_s", "idle_until", "keep_s", "last_at", "place", "received", "status", "total_at",
+        "idle_s", "idle_until", "keep_s", "last_at", "paused", "place", "received", "status", "total_at",
     )  # fmt: skip
 
     def __init__(self, home: Home) -> None:
@@ -88,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._request_bytes = 0
         self._sending = False
         self._error: Exception | None = None
-        self._paused = False
+        self.paused = False
         self._drained: asyncio.Future[None] | None = None
         self._keep_alive = False
         self.busy = False
@@ -186,19 +183,19 @@ class Connection(asyncio.Protocol):
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
         self._held = 0
-        if self._paused:
+        if self.paused:
             self._resume()
         return data
 
     def _resume(self) -> None:
-        self._paused = False
+        self.paused = False
         self.last_at = self._clock.time  # the silence was ours
         if self._transport is not None:
             self._transport.resume_reading()
 
     async def _wait(self, what: int) -> None:
         self._awaiting = what
-        if self._paused:
+        if self.paused:
             self._resume()
         self._waiter = waiter = self._loop.create_future()
         try:
@@ -229,9 +226,7 @@ class Connection(asyncio.Protocol):
         if self.busy and self.complete and self._keep_alive and self._error is None and not self._sending:
             transport = self._transport
             # An early answer leaves the rest of its request to be written: before the next one.
-            if transport and not (
-                self._paused or transport.is_closing() or transport.get_write_buffer_size()
-            ):
+            if transport and not (self.paused or transport.is_closing() or transport.get_write_buffer_size()):
                 self.busy = False
                 self._chunks.clear()
                 self._home.take_back(self)
@@ -256,21 +251,13 @@ class Connection(asyncio.Protocol):
         self._wake()
         self._wake_writer()
 
-    def check_deadlines(self, now: float) -> None:
-        """Called by the pool's sweep, with the loop's time in seconds."""
-        if self.complete:
-            return
-        if now > self.total_at:
-            self.fail(TotalTimeout("the target did not finish in time; raise `timeouts.total_s` if it may"))
-        elif self.first_at is not None and not self.content_seen and now > self.first_at:
-            self.fail(FirstTokenTimeout("the target sent no content in time"))
-        elif self.last_at is not None and not self._paused and now > self.last_at + self.idle_s:
-            self.fail(IdleTimeout("the target fell silent in the middle of its answer"))
+    def is_closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._transport is None or self._transport.is_closing()
 
     def is_stale(self) -> bool:
         """Whether the peer has closed, or sent what nobody asked for; also what the loop has not read yet."""
-        transport = self._transport
-        return transport is None or transport.is_closing() or bool(self._poll.poll(0))
+        return self.is_closed() or bool(self._poll.poll(0))
 
     # --- asyncio's side -------------------------------------------------------------------------------------
 
@@ -298,8 +285,8 @@ class Connection(asyncio.Protocol):
         elif self.received == received:
             self._count_framing(len(data))
         # The loop may read many times before the woken reader has its turn: waking it is no reason to go on.
-        if self._held > READ_HIGH_WATER and awaiting != ALL and not self._paused and not self.complete:
-            self._paused = True
+        if self._held > READ_HIGH_WATER and awaiting != ALL and not self.paused and not self.complete:
+            self.paused = True
             self._transport.pause_reading()
 
     def _count_framing(self, size: int) -> None:
@@ -319,10 +306,14 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def eof_received(self) -> None:
-        self._fail_if_unseen()
+        self._keep_alive = False
+        if self.busy:
+            self._fail_if_unseen()
+        else:
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if isinstance(exc, BrokenPipeError):  # the peer's end came first, and was not read
+        if self.busy and isinstance(exc, BrokenPipeError):  # the peer's end came first, and was not read
             self._fail_if_unseen()
         if self.busy and not self.complete and self._error is None:
             if exc is None and self.status and self._ends_with_connection():
@@ -353,7 +344,7 @@ class Connection(asyncio.Protocol):
         Its end carries what its kernel had taken by then, so if nothing of the request is acknowledged, the
         peer can't have read any of it, and to send it again is safe.  (A reset says nothing of the sort.)
         """
-        if not self.busy or self.status or self.complete or self.place != REUSED:
+        if self.status or self.complete or self.place != REUSED:
             return
         transport = self._transport
         unacked = count_unacked_bytes(transport.get_extra_info("socket"))
