@@ -143,7 +143,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limits.drain_deadline_s
         while loop.time() < deadline:  # an event instead would cost each request
-            if not self._service.active and self._server.is_settled:
+            if self._server.settle() and not self._service.active:
                 break
             await asyncio.sleep(SWEEP_S / 2)
         if self._service.cut_all():

@@ -49,8 +49,8 @@ class CallerConnection(asyncio.Protocol):
     """One caller's connection: requests in order, one served at a time."""
 
     __slots__ = (
-        "_call", "_head_bytes", "_headers", "_lingering", "_parser", "_paused", "_queue", "_reading",
-        "_since", "_transport", "_unsent", "drained", "held", "loop", "on_header", "server",
+        "_call", "_head_bytes", "_headers", "_parser", "_paused", "_queue", "_reading",
+        "_transport", "_unsent", "drained", "held", "lingering", "loop", "on_header", "server", "since",
     )  # fmt: skip
 
     def __init__(self, server: Host) -> None:
@@ -68,8 +68,8 @@ class CallerConnection(asyncio.Protocol):
         self._call: Call | None = None  # the request that is being served
         self._queue: deque[Call] = deque()
         self._paused = False
-        self._lingering = False
-        self._since = server.time  # since when we wait for the caller
+        self.lingering = False
+        self.since = server.time  # since when we wait for the caller
         self._unsent = 0  # bytes of an answer that the caller had not taken when we last looked
 
     # --- asyncio's side -------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class CallerConnection(asyncio.Protocol):
         self._queue.clear()
 
     def data_received(self, data: bytes) -> None:
-        if self._lingering:
+        if self.lingering:
             return
         self._head_bytes += len(data)
         try:
@@ -143,7 +143,7 @@ class CallerConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._reading = Call(self)
         self._headers.clear()
-        self._since = self.server.time
+        self.since = self.server.time
 
     def on_url(self, url: bytes) -> None:
         if self._reading is not None:
@@ -216,7 +216,7 @@ class CallerConnection(asyncio.Protocol):
         """The answer is written: serve the next request, or end."""
         call.done = True
         self._call = None
-        self._since = self.server.time
+        self.since = self.server.time
         if not call.body_done:
             self._linger()
             return
@@ -233,7 +233,7 @@ class CallerConnection(asyncio.Protocol):
 
         Closing at once would make the kernel reset the connection, and the answer would be lost with it.
         """
-        self._lingering = True
+        self.lingering = True
         self._resume()
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
@@ -287,8 +287,8 @@ class CallerConnection(asyncio.Protocol):
         if self._transport is None:
             return
         broken, self._reading = self._reading, None
-        self._lingering = True
-        self._since = self.server.time
+        self.lingering = True
+        self.since = self.server.time
         if broken is not None:
             broken.leave()
             if self._queue and self._queue[-1] is broken:
@@ -315,7 +315,7 @@ class CallerConnection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        return self._call is None and self._reading is None
+        return self._call is None and (self._reading is None or self.lingering)
 
     @property
     def unsent_bytes(self) -> int:
@@ -326,13 +326,13 @@ class CallerConnection(asyncio.Protocol):
         """Called by the server's sweep: ends connections whose caller keeps us waiting."""
         if self._call is not None:
             return
-        if self._lingering:
-            if now > self._since + LINGER_MAX_S:
+        if self.lingering:
+            if now > self.since + LINGER_MAX_S:
                 self.abort()
         elif self._reading is not None:
-            if now > self._since + HEAD_MAX_S:
+            if now > self.since + HEAD_MAX_S:
                 self._refuse(408, "request_timeout", "the request took too long to arrive")
-        elif now > self._since + IDLE_MAX_S:
+        elif now > self.since + IDLE_MAX_S:
             self._end_idle(now)
 
     def _end_idle(self, now: float) -> None:
@@ -344,7 +344,7 @@ class CallerConnection(asyncio.Protocol):
             self.abort()
         else:
             self._unsent = unsent
-            self._since = now
+            self.since = now
 
 
 def _strip_url(path: str) -> str:

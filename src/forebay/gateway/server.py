@@ -8,6 +8,7 @@ from functools import partial
 from forebay.gateway.caller import WANTED, CallerConnection, Handler
 
 SWEEP_S = 1.0
+LAST_REQUEST_S = 0.5  #: while we end: how long a connection waits for one more request after its last
 NAMES_MAX = 1000  #: spellings of header names that are remembered
 
 
@@ -59,11 +60,6 @@ class Server:
     def connections(self) -> int:
         return len(self._connections)
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether no request is coming in or being served, and every answer has been handed over."""
-        return all(known.is_idle and not known.unsent_bytes for known in self._connections)
-
     def _sweep(self) -> None:
         self.time = now = self.loop.time()
         self.date = _build_date()
@@ -72,13 +68,29 @@ class Server:
         self._handle = self.loop.call_later(SWEEP_S, self._sweep)
 
     def stop_accepting(self) -> None:
-        """Takes no new connection, closes the idle ones, and every other with its current answer."""
+        """Takes no new connection, and ends every other with the answer that it gets now or next."""
         self.closing = True
         if self._server is not None:
             self._server.close()
+
+    def settle(self) -> bool:
+        """Closes what lies idle; whether nobody is left who waits for an answer or may be asking now.
+
+        A connection that was used a moment ago may have a request under way, which a close would lose.
+        """
+        # What a connection knows of the time is as old as the last sweep.
+        before = self.loop.time() - SWEEP_S - LAST_REQUEST_S
+        settled = True
         for connection in tuple(self._connections):
-            if connection.is_idle:
+            if not connection.is_idle or connection.unsent_bytes:
+                settled = False
+            elif connection.lingering:
+                continue  # it has its answer
+            elif connection.since < before:
                 connection.close()
+            else:
+                settled = False
+        return settled
 
     def close(self) -> None:
         self.stop_accepting()

@@ -133,18 +133,14 @@ class GatewayProcess:
                 stdout=log,
                 stderr=log,
             )
-        # A worker that serves has its counters on disk; asking it over the shared socket might ask another.
         self.until(self._has_started, START_MAX_S)
 
     def _has_started(self) -> bool:
         if self.process.poll() is not None:
             raise RuntimeError(f"the worker ended with {self.process.returncode}:\n{self.log}")
-        if not self._own_listener:
-            return any(self.run_dir.glob(f"metrics/*-{self.process.pid}-*.cells"))
-        try:
-            return self.get("/healthz")[0] == 200
-        except OSError:
-            return False
+        # A worker takes care of SIGTERM just before it serves.  To ask it over the socket might ask another.
+        caught = int(self._read_status("SigCgt"), 16)
+        return bool(caught >> (signal.SIGTERM - 1) & 1)
 
     def terminate(self) -> None:
         """SIGTERM: the worker drains."""
@@ -216,9 +212,7 @@ class GatewayProcess:
     @property
     def rss_peak_bytes(self) -> int:
         """The most resident memory that the worker has ever had."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) * 1024
+        return int(self._read_status("VmHWM")) * 1024
 
     def get(self, path: str, timeout_s: float = 5.0) -> tuple[int, bytes]:
         """Status and body of a GET without a key."""
@@ -261,6 +255,10 @@ class GatewayProcess:
     def wait_idle(self, timeout_s: float = 5.0) -> None:
         """Returns once no request is in flight."""
         self.until(lambda: self.metric("forebay_requests_in_flight") == 0, timeout_s)
+
+    def _read_status(self, name: str) -> str:
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next((line.split()[1] for line in lines if line.startswith(f"{name}:")), "0")
 
     # --- snapshots ------------------------------------------------------------------------------------------
 
