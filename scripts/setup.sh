@@ -7,8 +7,10 @@ cd "$(dirname "$0")/.."
 say() { printf '\033[1m%s\033[0m\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
+# Debian's own Python first: its interpreter is one static binary, optimised with a profile, and takes about a
+# sixth less CPU for a request than one that was built with a shared library.
 python=""
-for candidate in python3.11 python3; do
+for candidate in /usr/bin/python3.11 python3.11 python3; do
   if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
     python=$candidate
     break
@@ -33,11 +35,9 @@ debian() {
 # Makes an environment with uv in it.  usage: environment FOLDER
 environment() {
   if [ ! -x "$1/bin/python" ]; then
-    "$python" -m venv "$1" 2>/dev/null || {
-      rm -rf "$1"
-      debian no-such-command=python3-venv
-      "$python" -m venv "$1"
-    }
+    # Debian keeps ensurepip, which makes an environment's pip, in a package of its own.
+    "$python" -c 'import ensurepip' 2>/dev/null || debian no-such-command=python3-venv
+    "$python" -m venv "$1"
   fi
   [ -x "$1/bin/uv" ] || "$1/bin/python" -m pip install --quiet --disable-pip-version-check uv
 }
