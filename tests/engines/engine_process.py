@@ -1,0 +1,98 @@
+"""Starts engine processes for tests, by the plan that the supervisor would use."""
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from forebay.engines.health import Healthy, probe_health
+from forebay.engines.model import EngineSpec, LaunchPlan
+from forebay.engines.plan import Place, plan_engine
+
+READY_S = 60.0
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """A running engine process."""
+
+    plan: LaunchPlan
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def port(self) -> int:
+        return int(self.plan.base_url.removesuffix("/v1").rpartition(":")[2])
+
+    def ask(self, path: str, body: Any = None, *, timeout_s: float = 30.0) -> tuple[int, bytes]:
+        """GET, or POST of `body` as JSON (bytes go as they are)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        try:
+            data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+            method = "GET" if data is None else "POST"
+            connection.request(method, path, body=data, headers={"connection": "close"})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def terminate(self, timeout_s: float = 20.0) -> tuple[int, float]:
+        """SIGTERM; the return code and the seconds it took."""
+        start = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s), time.monotonic() - start
+
+    def read_log(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+def find_free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@contextmanager
+def run_engine(spec: EngineSpec, folder: Path) -> Iterator[Engine]:
+    """A ready engine, killed afterwards if it still runs."""
+    plan = plan_engine(spec, Place(port=find_free_port(), parent_pid=os.getpid()))
+    log = folder / f"{spec.name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            plan.argv, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=os.environ | dict(plan.env)
+        )
+    engine = Engine(plan, process, log)
+    try:
+        wait_until_healthy(engine)
+        yield engine
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def wait_until_healthy(engine: Engine) -> None:
+    deadline = time.monotonic() + READY_S
+    while not isinstance(asyncio.run(probe_health(engine.plan)), Healthy):
+        assert engine.process.poll() is None, engine.read_log()
+        assert time.monotonic() < deadline, engine.read_log()
+        time.sleep(0.05)
+
+
+def run_module(module: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The module as a program that is expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env=os.environ | environment,
+    )

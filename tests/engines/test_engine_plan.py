@@ -1,0 +1,85 @@
+"""Launch plans: what they say is what the engine's own options understand."""
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.core.routes import Endpoint
+from forebay.engines import embeddings, llamacpp
+from forebay.engines.model import EngineKindUnknown, EngineSpec
+from forebay.engines.plan import PLANS, Place, plan_engine
+
+MODULES = {"llamacpp": llamacpp, "minilm": embeddings}
+names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
+counts = st.integers(1, 4096)
+specs = st.builds(
+    EngineSpec,
+    name=names,
+    kind=st.sampled_from(sorted(PLANS)),
+    model=names,
+    threads=counts,
+    slots=counts,
+    context_tokens=counts,
+    batch_tokens=counts,
+    batch_max=counts,
+    drain_s=st.floats(0, 1000),
+)
+places = st.builds(
+    Place, port=st.integers(0, 65535), python=st.just("python"), parent_pid=st.none() | st.integers(2, 10**6)
+)
+
+
+@given(specs, places)
+def test_the_engine_understands_every_plan(spec: EngineSpec, place: Place) -> None:
+    plan = plan_engine(spec, place)
+    program, flag, module, *options = plan.argv
+    assert (program, flag, module) == ("python", "-m", MODULES[spec.kind].MODULE)
+    understood = MODULES[spec.kind].parse_options(options)
+    assert understood.name == plan.model == spec.name
+    assert (understood.host, understood.port) == (place.host, place.port)
+    assert understood.parent_pid == place.parent_pid
+    assert (understood.threads, understood.drain_s) == (spec.threads, spec.drain_s)
+    if spec.kind == "llamacpp":
+        assert (understood.model, understood.alias) == (spec.model, spec.name)
+        assert (understood.slots, understood.context_tokens) == (spec.slots, spec.context_tokens)
+        assert understood.batch_tokens == spec.batch_tokens
+    else:
+        assert understood.batch_max == spec.batch_max
+
+
+@given(specs, places)
+def test_equal_specifications_give_equal_plans(spec: EngineSpec, place: Place) -> None:
+    assert plan_engine(spec, place) == plan_engine(spec, place)
+
+
+@pytest.mark.parametrize(
+    ("kind", "endpoints"),
+    [("llamacpp", (Endpoint.CHAT, Endpoint.COMPLETIONS)), ("minilm", (Endpoint.EMBEDDINGS,))],
+)
+def test_a_plan_says_where_the_engine_will_be(kind: str, endpoints: tuple[Endpoint, ...]) -> None:
+    plan = plan_engine(EngineSpec(name="m", kind=kind, drain_s=10), Place(port=18000))
+    assert plan.base_url == "http://127.0.0.1:18000/v1"
+    assert plan.health_url == "http://127.0.0.1:18000/health"
+    assert plan.probe_url.startswith(plan.base_url)
+    assert plan.endpoints == endpoints
+    assert plan.argv[0] == sys.executable
+    assert plan.stop_timeout_s > 10
+
+
+def test_an_ipv6_address_stands_in_brackets() -> None:
+    plan = plan_engine(EngineSpec(name="m", kind="minilm"), Place(port=1, host="::1"))
+    assert plan.base_url == "http://[::1]:1/v1"
+    assert "--host=::1" in plan.argv
+
+
+def test_a_llamacpp_engine_without_a_model_runs_the_embedded_one() -> None:
+    plan = plan_engine(EngineSpec(name="m", kind="llamacpp"), Place(port=1))
+    assert "--model=embedded:smollm2-135m" in plan.argv
+
+
+def test_an_unknown_kind_names_the_known_ones() -> None:
+    with pytest.raises(EngineKindUnknown, match=r"'vlm'.*llamacpp, minilm") as refused:
+        plan_engine(EngineSpec(name="m", kind="vlm"), Place(port=1))
+    assert refused.value.param == "kind"
