@@ -153,6 +153,8 @@ class Supervisor:
             previous, child.state = child.state, MOVES[child.state, event]
             child.since_ns = self._clock.wall_ns()
             if event is ChildEvent.EXITED:
+                if previous is ChildState.HUNG:
+                    child.last_exit = f"not ready within {child.spec.start_deadline_s:g} s"
                 self._absorb_exit(child)
             self._log_move(child, previous, event)
             await self._enter(child)

@@ -244,7 +244,7 @@ class _Run:
         path = self._supervisor.log_path(status.name)
         tail = "\n".join(f"  {line}" for line in read_log_tail(path, LOG_LINES)) or "  (empty)"
         return StartFailed(
-            f"{status.name} does not start: {status.last_exit or 'not ready in time'}, "
+            f"{status.name} does not start: {status.last_exit}, "
             f"tries: {status.failures}. The end of its log, {path}:\n{tail}\n"
             f"{suggest_mending(status.name)}"
         )

@@ -21,6 +21,7 @@ from forebay.engines.plan import plan_engine
 CONTROL: Final = "control"
 WORKERS_STAGE, CONTROL_STAGE, ENGINES_STAGE = 0, 1, 2
 DRAIN_MARGIN_S: Final = 5.0  #: beyond the drain's own deadline, for last words and the last records
+WORKER_START_S: Final = 30.0
 CONTROL_STOP_S: Final = 10.0
 
 
@@ -85,6 +86,7 @@ def plan_worker(config: Config, index: int, place: Place) -> ChildSpec:
         pass_fds=(place.gateway_fd,),
         probe=WorkerProbe(config.metrics_path, index, place.gateway_url),
         needs=(CONTROL,),
+        start_deadline_s=WORKER_START_S,
         stop_deadline_s=drain.grace_s + drain.deadline_s + DRAIN_MARGIN_S,
         stop_stage=WORKERS_STAGE,
     )
