@@ -1,20 +1,26 @@
 """all-MiniLM-L6-v2 in float32 arithmetic, from the published weights: the engine is measured by it."""
 
 import json
-from math import erf, sqrt
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 HEADS, LAYERS, EPSILON = 12, 6, 1e-12
-_erf = np.vectorize(erf, otypes=[np.float32])
+ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592, 0.0)
+
+
+def compute_erf(x: Any) -> Any:
+    """Abramowitz and Stegun 7.1.26, within 1.5e-7."""
+    inverse = 1 / (1 + 0.3275911 * np.abs(x))
+    return np.sign(x) * (1 - np.polyval(ERF, inverse) * np.exp(-x * x))
 
 
 def load_safetensors(path: Path) -> dict[str, Any]:
-    data = path.read_bytes()
+    data = memoryview(path.read_bytes())
     size = int.from_bytes(data[:8], "little")
-    entries = json.loads(data[8 : 8 + size])
+    entries = json.loads(bytes(data[8 : 8 + size]))
     return {
         name: np.frombuffer(data[8 + size :][slice(*entry["data_offsets"])], "<f4").reshape(entry["shape"])
         for name, entry in entries.items()
@@ -48,7 +54,7 @@ def compute_reference(weights: dict[str, Any], ids: list[int]) -> Any:
         mixed = mixed.swapaxes(0, 1).reshape(x.shape)
         x = norm(f"{layer}.attention.output.LayerNorm", x + dense(f"{layer}.attention.output.dense", mixed))
         inner = dense(f"{layer}.intermediate.dense", x)
-        inner = inner * 0.5 * (1 + _erf(inner / sqrt(2)))
+        inner = inner * 0.5 * (1 + compute_erf(inner / sqrt(2)))
         x = norm(f"{layer}.output.LayerNorm", x + dense(f"{layer}.output.dense", inner))
     mean = x.mean(0)
     return mean / np.linalg.norm(mean)

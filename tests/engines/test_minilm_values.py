@@ -18,7 +18,7 @@ TEXTS = [
     "A feline is resting on a rug.",
     "Quarterly revenue grew by nine percent.",
     "Der Fluss tritt über die Ufer. 河流泛滥 🌊",
-    "Rivers and dams. " * 30,
+    "Rivers and dams. " * 15,
 ]
 
 
@@ -51,7 +51,7 @@ def test_vectors_are_those_of_the_published_weights(minilm: MiniLM) -> None:
     weights = load_safetensors(folder / "model.safetensors")
     for text, row in zip(TEXTS, embed(minilm, TEXTS), strict=True):
         reference = compute_reference(weights, list(minilm.encode(text)[0]))
-        assert row @ reference > 0.97, text  # the engine's weights are rounded to 8 bits
+        assert row @ reference > 0.999, text  # the engine's weights are rounded to 8 bits
 
 
 def test_a_long_text_is_cut_at_the_length_the_model_was_made_for(minilm: MiniLM) -> None:
@@ -63,16 +63,11 @@ def test_a_long_text_is_cut_at_the_length_the_model_was_made_for(minilm: MiniLM)
     assert (len(ids), was_cut) == (TOKENS_MAX, False)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(
-        st.sampled_from(
-            ["river", "x" * 99, "y" * 101, "z" * 9000, " " * 9000, "é", "河", "e\u0301" * 60, "."]
-        ),
-        max_size=300,
-    ),
-    st.sampled_from(["", " "]),
-)
+WORDS = ["river", "x" * 99, "y" * 101, "z" * 9000, " " * 9000, "é", "河", "e\u0301" * 60, "."]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=300), st.sampled_from(["", " "]))
 def test_reading_only_the_start_changes_no_token(minilm: MiniLM, words: list[str], separator: str) -> None:
     text = separator.join(words)
     tokenizer = Tokenizer.from_file(str(find_packaged_file(MINILM_TOKENIZER)))
