@@ -69,6 +69,7 @@ class Worker:
         self._file = SnapshotFile(run_dir / "snapshot.msgpack")
         self._index = index
         self._cells_made = 0
+        self._token = secrets.token_hex(5)  # in names that must be unique; process ids come again
         self._clock = SystemClock()
         self._client = Client(asyncio.get_running_loop())
         fold_dead_files(self._metrics)
@@ -84,7 +85,7 @@ class Worker:
             recorder=self._recorder,
             clock=self._clock,
             worker=index,
-            id_prefix=f"{index}{secrets.token_hex(5)}",
+            id_prefix=f"{index}{self._token}",
         )
         self._app = App(self._service, openai, self._metrics)
         self._server = Server(self._app.handle, limits.connections_max)
@@ -97,7 +98,9 @@ class Worker:
             cells = before.cells
         else:
             self._cells_made += 1
-            cells = Cells(self._metrics, f"w{self._index}-{os.getpid()}-{self._cells_made}", layout)
+            cells = Cells(
+                self._metrics, f"w{self._index}-{os.getpid()}-{self._token}-{self._cells_made}", layout
+            )
         return build_state(snapshot, client=self._client, cells=cells, read_secret=read_secret)
 
     async def run(self) -> None:

@@ -4,6 +4,7 @@ It parses nothing of a request's body; `service` does.  Every error leaves here 
 """
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from urllib.parse import unquote
 
 from forebay.core.errors import (
     ForebayError,
+    InternalError,
     MethodNotAllowed,
     ModelNotFound,
     UnknownPath,
@@ -20,6 +22,8 @@ from forebay.gateway.call import Call
 from forebay.gateway.metrics import render_metrics
 from forebay.gateway.model import Dialect, KeyState
 from forebay.gateway.service import Service
+
+logger = logging.getLogger("forebay.gateway")
 
 INFERENCE = {f"/v1/{endpoint.value}": endpoint for endpoint in Endpoint}
 MODELS = "/v1/models"
@@ -60,6 +64,12 @@ class App:
             if isinstance(error, MethodNotAllowed):
                 headers += f"allow: {'POST' if path in INFERENCE else 'GET, HEAD'}\r\n"
             call.respond(error.status, headers, self._dialect.encode_error(error))
+        except Exception:  # the outer edge: whatever went wrong in us, the caller gets an answer
+            cells = self.service.state.cells
+            cells.cells[cells.internal_errors] += 1
+            logger.exception("%s failed in the gateway", path)
+            failure = InternalError("the gateway failed; its log says more")
+            call.respond(failure.status, _JSON, self._dialect.encode_error(failure))
 
     async def _serve_other(self, call: Call, path: str) -> None:
         method = call.method

@@ -142,13 +142,16 @@ class Cells:
         self._index = layout.index()
         header = msgspec.json.encode(layout)
         start = _cells_start(len(header))
-        self._file = open(folder / f"{name}.cells", "w+b", buffering=0)  # noqa: SIM115 - lives with us
+        # It gets its name when it is whole and locked, for others look at whatever has that name.
+        making = folder / f"{name}.making"
+        self._file = open(making, "w+b", buffering=0)  # noqa: SIM115 - lives with us
         # The lock says "alive"; the kernel takes it back however the process ends.
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Reserved, not sparse: a full disk must show here, not as a signal at the first count.
         os.posix_fallocate(self._file.fileno(), 0, start + 8 * layout.size)
         self._map = mmap.mmap(self._file.fileno(), start + 8 * layout.size)
         self._map[: len(MAGIC) + 4 + len(header)] = MAGIC + struct.pack("<I", len(header)) + header
+        making.rename(folder / f"{name}.cells")
         self.cells = memoryview(self._map)[start:].cast("d")
         self.in_flight = self._index[("forebay_requests_in_flight",)]
         self.records_waiting = self._index[("forebay_records_waiting",)]
@@ -220,7 +223,7 @@ class _File(msgspec.Struct):
 
 
 def _read(path: Path) -> _File | None:
-    """One worker's file; None when it is gone or not whole yet."""
+    """One worker's file; None when it is gone, or none of ours."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -234,10 +237,12 @@ def _read(path: Path) -> _File | None:
             alive = True
     finally:
         os.close(fd)
-    if data[: len(MAGIC)] != MAGIC:
+    if data[: len(MAGIC)] != MAGIC or len(data) < len(MAGIC) + 4:
         return None
     (size,) = struct.unpack_from("<I", data, len(MAGIC))
     start = _cells_start(size)
+    if start > len(data):
+        return None
     values = memoryview(data)[start : start + (len(data) - start) // 8 * 8].cast("d")
     return _File(path, data[len(MAGIC) + 4 : len(MAGIC) + 4 + size], list(map(float, values)), alive)
 
@@ -294,7 +299,10 @@ class _Collector:
         families: dict[str, Family] = {}
         sums: dict[tuple[str, tuple[str, ...]], list[float]] = {}
         for entry in files:
-            layout = msgspec.json.decode(entry.header, type=Layout)
+            try:
+                layout = msgspec.json.decode(entry.header, type=Layout)
+            except msgspec.DecodeError:
+                continue  # damaged, or of another version
             families |= {family.name: family for family in layout.families}
             for series in layout.series:
                 family = families[series.family]
