@@ -89,6 +89,7 @@ class CallerConnection(asyncio.Protocol):
             if call is not None:
                 call.leave()
         self._queue.clear()
+        self._call = self._reading = None  # they hold us: a cycle, left to the collector otherwise
 
     def data_received(self, data: bytes) -> None:
         if self.lingering:

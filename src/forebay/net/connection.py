@@ -233,6 +233,7 @@ class Connection(asyncio.Protocol):
                 return
         if self.place != POOLED:
             self.abort()
+        self._error = None  # its traceback holds us: a cycle, left to the collector otherwise
 
     def abort(self) -> None:
         """Closes at once, which is how an upstream learns that nobody wants the rest."""
