@@ -88,7 +88,7 @@ def test_a_body_that_is_too_large_is_refused_before_all_of_it_has_come(
 ) -> None:
     with socket.create_connection(("127.0.0.1", embedder.port), timeout=10) as caller:
         caller.sendall(b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\n" + framing + b"\r\n\r\n")
-        for _ in range(33 if b"chunked" in framing else 1):
+        for _ in range(33 if b"chunked" in framing else 0):
             caller.sendall(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
         answer = caller.recv(1 << 16)
     assert answer.startswith(b"HTTP/1.1 413")

@@ -67,7 +67,7 @@ def drain(host: str, port: int, deadline_s: float, hurry: threading.Event) -> bo
 def wait_for_stall(host: str, port: int, stall_s: float, stop: threading.Event) -> bool:
     """Returns True once the model has answered nothing for `stall_s`, and False when `stop` is set."""
     answered = time.monotonic()
-    while not stop.wait(WATCH_INTERVAL_S):
+    while not stop.wait(min(WATCH_INTERVAL_S, stall_s)):
         if fetch_load(host, port, stall_s) is not None:
             answered = time.monotonic()
         elif time.monotonic() - answered >= stall_s:
