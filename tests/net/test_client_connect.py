@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import ssl
-import struct
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from upstream_rig import OK, Peer, ask, both_loops, origin_at, rig, run, start, 
 
 from forebay.core.errors import ConnectFailed, ConnectionsExhausted, ConnectTimeout, UpstreamReset
 from forebay.net.client import Address, parse_address
-from forebay.net.connection import READ_HIGH_WATER, Connection
+from forebay.net.connection import READ_HIGH_WATER
 from forebay.testing.answers import Framing, answer, echo
 from forebay.testing.steps import Close, Send, Stall
 from forebay.testing.threaded import Blackhole, ThreadedUpstream, find_closed_port
@@ -122,29 +121,23 @@ def test_a_server_without_tls_is_told_apart(script: list, loop_name: str) -> Non
 
 
 @both_loops
-def test_a_connection_that_ends_while_it_is_made_is_no_connection(loop_name: str) -> None:
-    """Both happen before whoever asked for it gets to run."""
-
-    async def use(connection: Connection) -> None:
-        try:
-            connection.send(b"POST / HTTP/1.1\r\n\r\n", b"", 1000)
-            await connection.all()
-        finally:
-            connection.release()
+@pytest.mark.parametrize("deed", ["close", "reset"])
+def test_a_connection_that_ends_while_it_is_made_is_no_connection(deed: str, loop_name: str) -> None:
+    """At whatever moment: also after it was made, and before whoever asked for it gets to run."""
 
     async def scenario() -> None:
         peer = Peer()
         with origin_at(f"http://127.0.0.1:{peer.port}/v1") as (_, origin):
-            connecting = asyncio.ensure_future(origin.connect(5))
-            while not (accepted := peer.accept_waiting()):
-                await asyncio.sleep(0)
-            linger = struct.pack("ii", 1, 0)
-            accepted[0].sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            accepted[0].close()
-            with pytest.raises((ConnectFailed, UpstreamReset)):
-                await use(await connecting)
-            await turn()
-            assert origin.open_connections == 0
+            for turns in range(5):
+                asking = asyncio.ensure_future(ask(origin))
+                while not (accepted := peer.accept_waiting()):
+                    await asyncio.sleep(0)
+                await turn(turns)
+                getattr(accepted[0], deed)()
+                with pytest.raises((ConnectFailed, UpstreamReset)):
+                    await asking
+                await turn()
+                assert origin.open_connections == 0
         peer.close()
 
     run(scenario, loop_name)

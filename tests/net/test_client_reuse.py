@@ -3,7 +3,19 @@
 import asyncio
 
 import pytest
-from upstream_rig import HEAD, OK, Rig, ask, both_loops, origin_at, rig, run, start, turn, until
+from upstream_rig import (
+    HEAD,
+    OK,
+    Rig,
+    ask,
+    both_loops,
+    origin_at,
+    rig,
+    run,
+    start,
+    turn,
+    until,
+)
 
 from forebay.core.errors import StaleConnection, UpstreamReset
 from forebay.net.client import IDLE_CONNECTIONS_MAX, IDLE_MAX_S, SWEEP_S, read_keep_alive

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from upstream_rig import CHUNKED, HEAD, OK, Headers, both_loops, exchange, origin_at, rig, run, start, turn
 
@@ -61,7 +61,7 @@ def samples(draw: st.DrawFn) -> Sample:
     return Sample(out + head + tail, status, headers, body, closes, reusable and not closes)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(samples(), st.data(), st.booleans(), st.sampled_from(["asyncio", "uvloop"]))
 def test_any_split_of_the_bytes_is_the_same_answer(
     sample: Sample, data: st.DataObject, whole: bool, loop_name: str

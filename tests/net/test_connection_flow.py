@@ -83,6 +83,27 @@ def test_a_fast_target_and_a_slow_reader_hold_little_and_lose_nothing(loop_name:
 
 
 @both_loops
+def test_a_burst_into_a_waiting_reader_is_held_within_the_same_bound(loop_name: str) -> None:
+    """The loop reads again and again before the reader that it woke has its turn."""
+
+    async def scenario() -> None:
+        async with rig() as r:
+            connection, wire = await r.connect()
+            start(r.origin, connection)
+            wire.send(CHUNKED + b"1\r\na\r\n")
+            assert await connection.some() == b"a"
+            waiting = asyncio.ensure_future(connection.some())
+            await turn()
+            burst = b"1000\r\n" + b"x" * 4096 + b"\r\n"
+            sent = wire.sock.send(burst * 1000)
+            assert sent > 2 * (READ_HIGH_WATER + ONE_READ)
+            assert len(await waiting) <= READ_HIGH_WATER + ONE_READ
+            connection.release()
+
+    run(scenario, loop_name)
+
+
+@both_loops
 def test_a_target_that_is_not_read_stands_still(loop_name: str) -> None:
     async def scenario() -> None:
         async with ScriptedUpstream(answer([b"x" * 65536] * 1000)) as upstream:
@@ -226,6 +247,24 @@ def test_an_answer_before_the_request_is_written_is_an_answer(
                 assert len(upstream.requests) == 1
 
     run(scenario, loop_name)
+
+
+def test_half_a_streamed_request_spoils_the_connection_although_nothing_waits_to_be_written() -> None:
+    async def scenario() -> None:
+        async with ScriptedUpstream([Send(OK)], AT_HEAD) as upstream:
+            with origin_at(upstream.url) as (_, origin):
+                connection = await origin.acquire(5)
+                watch(origin, connection)
+                gate = asyncio.Event()
+                pieces = Pieces(3, 64, gate)
+                sending = asyncio.ensure_future(send_stream(connection, pieces))  # type: ignore[arg-type]
+                assert await connection.all() == b"ok"
+                gate.set()
+                await sending
+                connection.release()
+                assert (pieces.given, origin.open_connections) == (2, 0)
+
+    run(scenario)
 
 
 @both_loops
