@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from forebay.engines.minilm import DIMENSIONS, TOKENS_MAX, MiniLM
+from forebay.engines.minilm import CHARS_MAX, DIMENSIONS, TOKENS_MAX, MiniLM
 from forebay.engines.model import EngineRefused
 from forebay.engines.weights import MINILM_ONNX, MINILM_TOKENIZER, find_packaged_file
 
@@ -69,11 +69,16 @@ WORDS = ["river", "x" * 99, "y" * 101, "z" * 9000, " " * 9000, "é", "河", "e\u
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=300), st.sampled_from(["", " "]))
 def test_reading_only_the_start_changes_no_token(minilm: MiniLM, words: list[str], separator: str) -> None:
-    text = separator.join(words)
+    text = separator.join(words)[:CHARS_MAX]
     tokenizer = Tokenizer.from_file(str(find_packaged_file(MINILM_TOKENIZER)))
     tokenizer.no_padding()
     tokenizer.enable_truncation(TOKENS_MAX)
     assert list(minilm.encode(text)[0]) == tokenizer.encode(text).ids
+
+
+def test_a_text_of_blanks_costs_no_more_than_its_start(minilm: MiniLM) -> None:
+    assert minilm.encode(" " * 20_000_000 + "river") == minilm.encode(" " * CHARS_MAX + "river")
+    assert minilm.encode(" " * (CHARS_MAX - 5) + "river")[0] == minilm.encode("river")[0]
 
 
 def test_token_ids_give_the_vector_of_their_text(minilm: MiniLM) -> None:

@@ -17,7 +17,6 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
-    disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -56,7 +55,6 @@ class EmbeddingMetrics:
     """What `/metrics` tells."""
 
     def __init__(self) -> None:
-        disable_created_metrics()
         self.registry = CollectorRegistry()
         count, name = self._count, "forebay_embeddings"
         self.requests = count(f"{name}_requests", "Requests by HTTP status", ("status",))

@@ -14,6 +14,7 @@ from forebay.engines.weights import MINILM_ONNX, MINILM_TOKENIZER, find_packaged
 
 DIMENSIONS: Final = 384
 TOKENS_MAX: Final = 256  #: `max_seq_length` of the model's own configuration, [CLS] and [SEP] included
+CHARS_MAX: Final = 262_144  #: of a text are read; 256 tokens need so many only if most of it is blank
 _CHARS_AT_ONCE: Final = 8192
 _WORD_CHARS_MAX: Final = 256  # more than any word that is not [UNK] has; a longer one is one token anyway
 
@@ -93,12 +94,14 @@ class MiniLM:
             (encoding,) = self._tokenizer.encode_batch([prefix], add_special_tokens=False)
             wanted = TOKENS_MAX - 2
             whole = len(prefix) == len(text)
-            if whole or (
-                len(encoding.ids) > wanted and encoding.offsets[wanted][1] < chars - _WORD_CHARS_MAX
+            if (
+                whole
+                or chars >= CHARS_MAX
+                or (len(encoding.ids) > wanted and encoding.offsets[wanted][1] < chars - _WORD_CHARS_MAX)
             ):
                 ids = encoding.ids[:wanted]
                 return [self._first, *ids, self._last], not whole or len(encoding.ids) > wanted
-            chars *= 4
+            chars = min(chars * 4, CHARS_MAX)
 
     def complete(self, ids: TokenIds) -> tuple[TokenIds, bool]:
         """Puts [CLS] and [SEP] around token ids that lack them, and cuts what is too long."""

@@ -75,7 +75,7 @@ def _plan_minilm(spec: EngineSpec, place: Place) -> LaunchPlan:
         name=spec.name,
         kind=spec.kind,
         argv=_compose_argv("forebay.engines.embeddings", spec, place, options),
-        env={"TOKENIZERS_PARALLELISM": "false"},  # its own pool of threads would fight for the cores
+        env={"PROMETHEUS_DISABLE_CREATED_SERIES": "true"},  # half of /metrics, and read by nobody
         health_url=f"{url}/health",
         base_url=f"{url}/v1",
         model=spec.name,
