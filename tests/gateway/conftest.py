@@ -91,12 +91,16 @@ def fallback(_stages: tuple[Stage, Stage]) -> Iterator[Stage]:
 def make_routes(first: str, second: str, hole: str) -> list[Route]:
     closed = f"http://127.0.0.1:{CLOSED}/v1"
     brief = Timeouts(connect_s=0.3, first_token_s=0.4, idle_s=0.4, total_s=20)
+    hasty = Timeouts(connect_s=0.3, first_token_s=0.3, idle_s=0.3, total_s=1.0)
     return [
         make_route("m", first),
         make_route("alias", first, target_model="the-name-there"),
         make_route("two", first, second),
         make_route("brief", first, timeouts=brief),
         make_route("brief-two", first, second, timeouts=brief),
+        make_route("hasty", first, timeouts=hasty, target_model="the-name-there"),
+        make_route("hasty-two", first, second, timeouts=hasty, api_key="env:TEST_UPSTREAM_SECRET"),
+        make_route("hasty-dead-first", closed, first, timeouts=hasty),
         make_route("total", first, second, timeouts=Timeouts(total_s=0.6, first_token_s=5, idle_s=5)),
         make_route("secret", first, api_key="env:TEST_UPSTREAM_SECRET"),
         make_route("secret-two", first, second, api_key="env:TEST_UPSTREAM_SECRET"),

@@ -107,20 +107,20 @@ def test_while_a_whole_answer_is_awaited(
     assert not record.stream
 
 
-@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
+@pytest.mark.parametrize("size", [100, 100_000, None])
 @leaves
 def test_while_the_body_is_being_sent(
-    gateway: GatewayProcess, upstream: Stage, caller: RawCaller, chunked: bool, leave: Leave
+    gateway: GatewayProcess, upstream: Stage, caller: RawCaller, size: int | None, leave: Leave
 ) -> None:
     gateway.wait_idle()
     before = len(gateway.records())
     body = b'{"model":"m","messages":[{"role":"user","content":"'
-    if chunked:
+    if size is None:
         headers = f"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\nauthorization: Bearer {gateway.key}\r\n"
         caller.send(headers.encode() + b"transfer-encoding: chunked\r\n\r\n")
         caller.send(b"%x\r\n%b\r\n" % (len(body), body))
     else:
-        caller.post("chat/completions", body + b" " * 100_000, body_sent=len(body))
+        caller.post("chat/completions", body + b" " * size, body_sent=len(body))
     gateway.until(lambda: gateway.metric("forebay_requests_in_flight") == 1, 2)
     leave(caller)
     gateway.wait_idle(LEAVE_MAX_S)

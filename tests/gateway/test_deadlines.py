@@ -1,0 +1,275 @@
+"""Callers that keep the gateway waiting: deadlines of a minute, on clocks that a test moves.
+
+The service and its server run here on a real socket; only their clocks are ours.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.core.events import Finished, Outcome, Tokens, decode_event
+from forebay.core.routes import RouteTable, Snapshot
+from forebay.gateway.caller import HEAD_MAX_S, IDLE_MAX_S, LINGER_MAX_S
+from forebay.gateway.http import App
+from forebay.gateway.metrics import Cells, compute_layout
+from forebay.gateway.model import build_state
+from forebay.gateway.records import Recorder
+from forebay.gateway.server import Server
+from forebay.gateway.service import BODY_MAX_NS, Service
+from forebay.ledger.segment import SegmentWriter, list_segments, read_frames
+from forebay.net.client import Client
+from forebay.providers import openai
+from forebay.testing.answers import json_answer
+from forebay.testing.clock import VirtualClock
+from forebay.testing.gateway import TEST_KEY, make_key, make_route
+from forebay.testing.openai import well_behaved
+from forebay.testing.steps import Gate, Send, Wait
+from forebay.testing.upstream import ScriptedUpstream
+
+HEAD = f"POST /v1/completions HTTP/1.1\r\nhost: t\r\nauthorization: Bearer {TEST_KEY}\r\n".encode()
+WHOLE = HEAD + b'content-length: 13\r\n\r\n{"model":"m"}'
+
+
+class BrittleDialect:
+    """The dialect, and an error of our own in it as long as a test wants one."""
+
+    def __init__(self) -> None:
+        self.is_broken = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(openai, name)
+
+    def read_answer(self, body: bytes) -> Tokens | None:
+        if self.is_broken:
+            raise ZeroDivisionError("deep inside")
+        return openai.read_answer(body)
+
+
+class World:
+    """A worker's parts in this process."""
+
+    def __init__(self, folder: Path, upstream: ScriptedUpstream) -> None:
+        self.folder = folder
+        self.clock = VirtualClock()
+        self.upstream = upstream
+        snapshot = Snapshot(table=RouteTable(routes=(make_route("m", upstream.url),)), keys=(make_key(),))
+        self.client = Client(asyncio.get_running_loop())
+        self.cells = Cells(folder / "metrics", "w0", compute_layout(snapshot.table))
+        state = build_state(snapshot, client=self.client, cells=self.cells, read_secret=str)
+        self.recorder = Recorder(SegmentWriter(folder, "w0", 1 << 20, clock=self.clock), 100)
+        self.dialect = BrittleDialect()
+        self.service = Service(
+            state, dialect=self.dialect, recorder=self.recorder, clock=self.clock, worker=0, id_prefix="0"
+        )
+        self.server = Server(App(self.service, self.dialect, folder / "metrics").handle, 100)
+        self.port = 0
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 25)
+
+    def let_pass(self, seconds: float) -> None:
+        """Time passes for the callers' connections: the sweep looks at them as if so much later."""
+        for connection in tuple(self.server._connections):
+            connection.check_deadline(self.server.time + seconds)
+
+    def records(self) -> list[Finished]:
+        return [
+            decode_event(payload) for path in list_segments(self.folder) for payload, _ in read_frames(path)
+        ]
+
+
+@asynccontextmanager
+async def world(folder: Path) -> AsyncIterator[World]:
+    async with ScriptedUpstream(well_behaved("Hello")) as upstream:
+        made = World(folder, upstream)
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        await made.server.start(listener)
+        made.port = listener.getsockname()[1]
+        try:
+            yield made
+        finally:
+            made.server.close()
+            made.client.close()
+            made.recorder.close()
+            made.cells.close()
+
+
+def run(test: Callable[[World], Awaitable[None]], folder: Path) -> None:
+    async def inside() -> None:
+        async with asyncio.timeout(10), world(folder) as made:
+            await test(made)
+
+    asyncio.run(inside())
+
+
+async def read_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+    return int(head.split()[1]), await reader.readexactly(int(length.split(b":")[1]))
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    while not is_true():
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("sent", [HEAD, HEAD[:30]], ids=["part of the headers", "part of a line"])
+def test_a_head_that_never_ends_is_told_so(tmp_path: Path, sent: bytes) -> None:
+    async def test(made: World) -> None:
+        reader, writer = await made.connect()
+        writer.write(sent)
+        await until(lambda: not all(connection.is_idle for connection in made.server._connections))
+        made.let_pass(HEAD_MAX_S - 2)
+        assert made.server.connections == 1
+        made.let_pass(HEAD_MAX_S + 1)
+        status, body = await read_answer(reader)
+        assert (status, b"request_timeout" in body) == (408, True)
+        assert await reader.read() == b""
+        writer.close()
+
+    run(test, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "framing", [b"content-length: 100", b"content-length: 1000000", b"transfer-encoding: chunked"]
+)
+def test_a_body_that_never_ends_is_told_so_and_recorded(tmp_path: Path, framing: bytes) -> None:
+    async def test(made: World) -> None:
+        reader, writer = await made.connect()
+        part = b'5\r\n{"mod\r\n' if b"chunked" in framing else b'{"mod'
+        writer.write(HEAD + framing + b"\r\n\r\n" + part)
+        await until(lambda: bool(made.service.active))
+        made.clock.advance_ns(BODY_MAX_NS - 1_000_000_000)
+        made.service.sweep()
+        await asyncio.sleep(0.02)
+        assert made.service.active
+        made.clock.advance(2)
+        made.service.sweep()
+        status, body = await read_answer(reader)
+        assert (status, b"request_timeout" in body) == (408, True)
+        (record,) = made.records()
+        assert (record.status, record.outcome, record.error) == (408, Outcome.FAILED, "request_timeout")
+        assert not made.upstream.requests
+        assert made.cells.cells[made.cells.in_flight] == 0
+        writer.close()
+
+    run(test, tmp_path)
+
+
+def test_a_kept_connection_is_closed_after_a_while_without_requests(tmp_path: Path) -> None:
+    async def test(made: World) -> None:
+        reader, writer = await made.connect()
+        writer.write(WHOLE)
+        assert (await read_answer(reader))[0] == 200
+        made.let_pass(IDLE_MAX_S - 2)
+        writer.write(WHOLE)
+        assert (await read_answer(reader))[0] == 200
+        made.let_pass(IDLE_MAX_S + 1)
+        assert await reader.read() == b""
+        writer.close()
+
+    run(test, tmp_path)
+
+
+def test_a_request_that_is_being_served_has_no_such_deadline(tmp_path: Path) -> None:
+    async def test(made: World) -> None:
+        gate = Gate()
+        made.upstream.enqueue([Wait(gate), *json_answer({})])
+        reader, writer = await made.connect()
+        writer.write(WHOLE)
+        await made.upstream.wait_requests(1)
+        made.let_pass(10_000)
+        gate.open()
+        assert (await read_answer(reader))[0] == 200
+        writer.close()
+
+    run(test, tmp_path)
+
+
+def test_an_answer_that_nobody_takes_is_not_kept_for_ever(tmp_path: Path) -> None:
+    """A caller may take its time, as long as it takes something."""
+
+    async def test(made: World) -> None:
+        body = b"x" * (24 << 20)
+        made.upstream.enqueue(
+            [Send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body)), Send(body)]
+        )
+        reader, writer = await made.connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(WHOLE)
+        await until(lambda: bool(made.records()))
+        (connection,) = made.server._connections
+        await until(lambda: connection.unsent_bytes > 0)
+        made.let_pass(IDLE_MAX_S + 1)
+        assert made.server.connections == 1, "the first look only notes how far the caller is"
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        before = connection.unsent_bytes
+        await until(lambda: connection.unsent_bytes < before)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.sleep(0.05)
+        made.let_pass(2 * IDLE_MAX_S + 10)
+        assert made.server.connections == 1
+        made.let_pass(4 * IDLE_MAX_S + 10)
+        await until(lambda: made.server.connections == 0)
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await reader.readexactly(len(body))
+        writer.close()
+
+    run(test, tmp_path)
+
+
+def test_a_refused_caller_that_sends_on_for_ever_is_cut(tmp_path: Path) -> None:
+    async def test(made: World) -> None:
+        reader, writer = await made.connect()
+        writer.write(HEAD.replace(b"Bearer", b"Basic") + b"content-length: 1000000\r\n\r\n{")
+        assert (await read_answer(reader))[0] == 401
+        made.let_pass(LINGER_MAX_S - 2)
+        writer.write(b" " * 1000)
+        await writer.drain()
+        assert made.server.connections == 1
+        made.let_pass(LINGER_MAX_S + 2)
+        await until(lambda: made.server.connections == 0)
+        writer.close()
+
+    run(test, tmp_path)
+
+
+def test_a_clock_that_is_set_back_harms_no_record(tmp_path: Path) -> None:
+    async def test(made: World) -> None:
+        reader, writer = await made.connect()
+        for wall_ns in (2_000_000_000_000_000_000, 1_000_000_000_000_000_000, 1_500_000_000_000_000_000):
+            made.clock.set_wall(wall_ns)
+            writer.write(WHOLE)
+            assert (await read_answer(reader))[0] == 200
+        assert [record.at_ns for record in made.records()] == [2 * 10**18, 10**18, 15 * 10**17]
+        assert all(record.duration_ns >= 0 for record in made.records())
+        writer.close()
+
+    run(test, tmp_path)
+
+
+def test_an_error_in_the_gateway_itself_is_answered_counted_and_recorded(tmp_path: Path) -> None:
+    async def test(made: World) -> None:
+        made.dialect.is_broken = True
+        made.upstream.enqueue(json_answer({}))
+        reader, writer = await made.connect()
+        writer.write(WHOLE)
+        status, body = await read_answer(reader)
+        assert (status, b"internal_error" in body, b"deep" in body) == (500, True, False)
+        assert made.cells.cells[made.cells.internal_errors] == 1
+        (record,) = made.records()
+        assert (record.status, record.error) == (500, "internal_error")
+        assert made.cells.cells[made.cells.in_flight] == 0
+        writer.write(WHOLE)
+        made.dialect.is_broken = False
+        assert (await read_answer(reader))[0] == 200
+        writer.close()
+
+    run(test, tmp_path)
