@@ -1,6 +1,7 @@
 """Every timeout fires in its time, none fires early, and none where the delay is ours."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -271,6 +272,25 @@ def test_the_first_error_stays_and_later_ones_change_nothing() -> None:
             await turn()
             with pytest.raises(FirstTokenTimeout):
                 await waiting
+            connection.release()
+
+    run(scenario)
+
+
+def test_deadlines_outlive_a_sweep_that_failed() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        complaints: list[object] = []
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
+        async with rig() as r:
+            broken: Any = object()
+            r.client.active.add(broken)
+            await until(lambda: bool(complaints))
+            r.client.active.discard(broken)
+            connection, _ = await r.connect()
+            start(r.origin, connection, total_s=0.01)
+            with pytest.raises(TotalTimeout):
+                await connection.all()
             connection.release()
 
     run(scenario)
