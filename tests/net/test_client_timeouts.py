@@ -18,6 +18,7 @@ from upstream_rig import (
     start,
     stop_sweeping,
     turn,
+    until,
 )
 
 from forebay.core.errors import FirstTokenTimeout, IdleTimeout, TargetError, TotalTimeout
