@@ -27,7 +27,8 @@ FRAMING = (b"content-length", b"transfer-encoding")
 WANTED = frozenset({*FRAMING, b"authorization", b"content-type", b"expect", b"traceparent", b"tracestate"})
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-Handler = Callable[[Call], Coroutine[Any, Any, None]]
+#: Answers a call at once, or returns what is left to do.
+Handler = Callable[[Call], Coroutine[Any, Any, None] | None]
 
 
 class Host(Protocol):
@@ -49,7 +50,7 @@ class CallerConnection(asyncio.Protocol):
     """One caller's connection: requests in order, one served at a time."""
 
     __slots__ = (
-        "_call", "_head_bytes", "_headers", "_parser", "_paused", "_queue", "_reading",
+        "_call", "_head_bytes", "_headers", "_offered", "_parser", "_paused", "_queue", "_reading",
         "_transport", "_unsent", "drained", "held", "lingering", "loop", "on_header", "server", "since",
     )  # fmt: skip
 
@@ -66,6 +67,7 @@ class CallerConnection(asyncio.Protocol):
         self._transport: Any = None
         self._reading: Call | None = None  # the request that is being parsed
         self._call: Call | None = None  # the request that is being served
+        self._offered: Call | None = None  # a request that offers to switch protocols
         self._queue: deque[Call] = deque()
         self._paused = False
         self.lingering = False
@@ -89,7 +91,8 @@ class CallerConnection(asyncio.Protocol):
             if call is not None:
                 call.leave()
         self._queue.clear()
-        self._call = self._reading = None  # they hold us: a cycle, left to the collector otherwise
+        # They hold us: a cycle, left to the collector otherwise.
+        self._call = self._reading = self._offered = None
 
     def data_received(self, data: bytes) -> None:
         if self.lingering:
@@ -114,15 +117,15 @@ class CallerConnection(asyncio.Protocol):
 
         The parser takes all behind such a head for the other protocol, so another one reads the body.
         """
-        call = self._queue[-1] if self._queue else self._call
+        call, self._offered = self._offered, None
         if call is None:
             return
         call.keep_alive = False
         framing = next((name for name in FRAMING if name in call.headers), None)
         if framing is None:
+            self._start(call)
             return
-        call.started, call.body_done, self._reading = True, False, call
-        call.length = int(call.headers[framing]) if framing == b"content-length" else None
+        call.body_done, self._reading = False, call
         self._parser = httptools.HttpRequestParser(_BodyEvents(self))
         self._parser.feed_data(b"POST / HTTP/1.1\r\n%b: %b\r\n\r\n" % (framing, call.headers[framing]))
         self.data_received(rest)
@@ -195,7 +198,11 @@ class CallerConnection(asyncio.Protocol):
         if call is None:
             return
         call.end_body()
-        if not call.started:
+        if call.started:
+            return
+        if self._parser.should_upgrade():
+            self._offered = call  # its body, if it has one, is still to come
+        else:
             self._start(call)
 
     # --- one request after the other ------------------------------------------------------------------------
@@ -210,8 +217,10 @@ class CallerConnection(asyncio.Protocol):
 
     def _serve(self, call: Call) -> None:
         self._call = call
-        # The call holds its task, its connection the call, and the server its connections.
-        call.task = self.loop.create_task(self.server.handler(call))
+        rest = self.server.handler(call)
+        if rest is not None:
+            # The call holds its task, its connection the call, and the server its connections.
+            call.task = self.loop.create_task(rest)
 
     def finish(self, call: Call) -> None:
         """The answer is written: serve the next request, or end."""

@@ -46,11 +46,11 @@ class App:
         self._dialect = dialect
         self._metrics_folder = metrics_folder
 
-    def handle(self, call: Call) -> Coroutine[Any, Any, None]:
-        """The coroutine that answers one call; it never raises."""
+    def handle(self, call: Call) -> Coroutine[Any, Any, None] | None:
+        """Answers one call, or returns the coroutine that does; neither raises."""
         endpoint = INFERENCE.get(call.path)
         if endpoint is not None and call.method == "POST":
-            return self.service.infer(call, endpoint)
+            return self.service.begin(call, endpoint)
         return self._answer(call)
 
     async def _answer(self, call: Call) -> None:

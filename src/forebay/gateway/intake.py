@@ -3,13 +3,16 @@
 It owns the account of body bytes in flight, so that no crowd of callers can fill the memory.
 """
 
+import asyncio
+
 from forebay.core.clock import Clock
 from forebay.core.errors import BodyTooLarge, Overloaded, Unauthenticated
 from forebay.core.keys import compute_key_digest
 from forebay.core.routes import Endpoint
 from forebay.gateway.call import BodyOverflow, Call
-from forebay.gateway.model import Dialect, Exchange, KeyState, RequestView, State
+from forebay.gateway.model import Dialect, Exchange, KeyState, State
 from forebay.gateway.policy.admit import explain_refusal
+from forebay.gateway.policy.attempt import Attempts
 
 KNOWN_MAX = 10_000  #: keys whose digest need not be computed again
 
@@ -20,20 +23,25 @@ class Intake:
     def __init__(self, dialect: Dialect, clock: Clock) -> None:
         self._dialect = dialect
         self._monotonic_ns = clock.monotonic_ns
+        self._loop = asyncio.get_running_loop()
         self._memory = 0  # bytes of bodies held
 
-    def admit(self, exchange: Exchange, key: KeyState, body: bytes) -> RequestView:
-        """Reads what the request wants and decides whether it may have it; raises the refusal."""
-        view = self._dialect.read_request(body)
-        model, endpoint = view.model, exchange.endpoint
-        route = exchange.state.routes.get(model)
+    def admit(self, exchange: Exchange, key: KeyState) -> None:
+        """Reads what the request wants, and makes its plan; raises the refusal if it may not have it."""
+        view = self._dialect.read_request(exchange.body)
+        model, endpoint, state = view.model, exchange.endpoint, exchange.state
+        route = state.routes.get(model)
         if route is None or model not in key.allowed or endpoint not in route.cells:
             raise explain_refusal(model, endpoint, route.route if route else None, key.allowed)
+        exchange.view = view
         exchange.model = model
         exchange.route = route
         exchange.cells = route.cells[endpoint]
         exchange.stream = view.stream is True and endpoint is not Endpoint.EMBEDDINGS
-        return view
+        exchange.deadline = self._loop.time() + route.total_s
+        exchange.tries = Attempts(
+            made=0, limit=state.snapshot.table.attempts_max, targets_left=len(route.targets)
+        )
 
     def authenticate(self, state: State, call: Call) -> KeyState:
         """Whose request it is.

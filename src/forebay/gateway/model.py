@@ -15,6 +15,7 @@ from forebay.core.keys import KeyEntry
 from forebay.core.routes import Endpoint, Route, Snapshot, Target
 from forebay.gateway.call import Call
 from forebay.gateway.metrics import Cells, EndpointCells
+from forebay.gateway.policy.attempt import Attempts
 from forebay.net.client import Client, Origin, parse_address
 from forebay.net.connection import Connection
 
@@ -183,6 +184,9 @@ def build_head(authority: str, path: str, secret: str) -> bytes:
     return ("\r\n".join(lines) + "\r\n").encode("latin-1")
 
 
+UNTRIED = Attempts(made=0, limit=0, targets_left=0)  #: for requests that never get that far; never changed
+
+
 class Exchange:
     """One request, from its head's arrival to its record.
 
@@ -191,7 +195,7 @@ class Exchange:
     """
 
     answer_bytes = 0
-    attempts = 0
+    body = b""
     body_bytes = 0
     connection: Connection | None = None
     deadline = 0.0  #: loop time, once a route is known
@@ -203,11 +207,13 @@ class Exchange:
     recorded = False
     route: RouteState | None = None
     sent = False  #: a target may have worked on it
+    sent_ns = 0
     stream = False
-    target: Target | None = None
     task: asyncio.Task[Any] | None = None
     tokens: Tokens | None = None
     usage_source = UsageSource.NONE
+    tries = UNTRIED
+    view: RequestView
     waited_ns = 0  #: for the target and the caller
 
     def __init__(
@@ -220,6 +226,21 @@ class Exchange:
         self.started_ns = started_ns
         self.at_ns = at_ns
         self.cells = state.unknown
+
+    @property
+    def attempts(self) -> int:
+        return self.tries.made
+
+    @property
+    def target_state(self) -> TargetState:
+        """The target of the current attempt: the first one before any was made."""
+        assert self.route is not None
+        return self.route.targets[max(0, self.tries.made - 1)]
+
+    @property
+    def target(self) -> Target | None:
+        """The last target tried, None when none was."""
+        return self.target_state.target if self.tries.made else None
 
     def leave(self) -> None:
         """The caller has gone: let the target go at once."""

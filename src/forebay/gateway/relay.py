@@ -11,6 +11,7 @@ import msgspec
 
 from forebay.core.clock import Clock
 from forebay.core.errors import (
+    AnswerTooLarge,
     CallerLeft,
     ForebayError,
     TargetError,
@@ -22,7 +23,6 @@ from forebay.core.errors import (
 from forebay.core.events import UsageSource
 from forebay.gateway.call import CallerGone
 from forebay.gateway.model import Dialect, Exchange, Meter
-from forebay.gateway.policy.attempt import Attempts
 from forebay.net.connection import Connection
 
 ERROR_TEXT_MAX = 1000  #: characters of a target's own words that are passed on when they are no JSON
@@ -56,7 +56,6 @@ class Relay:
         exchange: Exchange,
         connection: Connection,
         meter: Meter,
-        attempts: Attempts,
         secret: bytes,
         finish: FinishStream,
     ) -> Answer | None:
@@ -91,7 +90,7 @@ class Relay:
                     early = self._read_early_end(meter)
                     if early is not None:
                         return early
-                    self._begin_stream(exchange, connection, meter, attempts)
+                    self._begin_stream(exchange, connection, meter)
                 if ended:
                     break
                 if out and call.streaming:
@@ -118,6 +117,25 @@ class Relay:
         self._end_stream(exchange, meter, finish, out if meter.error is None else _redact(out, secret))
         return None
 
+    def stream_at_once(
+        self, exchange: Exchange, connection: Connection, meter: Meter, finish: FinishStream
+    ) -> bool:
+        """Hands on a stream that is here as a whole; False, with nothing done, if it needs a second look."""
+        if not connection.header(b"content-type").startswith(_STREAM_TYPE):
+            return False
+        data = connection.take()
+        try:
+            out = meter.feed(data) + meter.finish()
+            is_plain = meter.content_seen and meter.error is None
+        except AnswerTooLarge:
+            is_plain = False
+        if not is_plain:
+            connection.put_back(data)
+            return False
+        self._begin_stream(exchange, connection, meter)
+        self._end_stream(exchange, meter, finish, out)
+        return True
+
     async def _read_some(self, exchange: Exchange, connection: Connection) -> bytes:
         begun = self._monotonic_ns()
         try:
@@ -125,11 +143,9 @@ class Relay:
         finally:
             exchange.waited_ns += self._monotonic_ns() - begun
 
-    def _begin_stream(
-        self, exchange: Exchange, connection: Connection, meter: Meter, attempts: Attempts
-    ) -> None:
+    def _begin_stream(self, exchange: Exchange, connection: Connection, meter: Meter) -> None:
         connection.content_seen = True
-        attempts.content_sent = True
+        exchange.tries.content_sent = True
         if meter.content_seen:
             exchange.first_token_ns = self._monotonic_ns() - exchange.started_ns
         headers = _build_headers(exchange, connection.header(b"content-type")) + _STREAM_HEADERS

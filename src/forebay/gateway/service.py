@@ -7,7 +7,8 @@ after content went out, and never let a caller's bytes wait on anything but the 
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from forebay.core.clock import Clock
 from forebay.core.errors import (
@@ -17,17 +18,19 @@ from forebay.core.errors import (
     InternalError,
     RecordsUnwritable,
     RequestTimeout,
+    StaleConnection,
     TargetError,
     TotalTimeout,
 )
-from forebay.core.events import Finished, Outcome, Tokens, UsageSource
 from forebay.core.routes import Endpoint
 from forebay.gateway.call import Call, CallerGone
+from forebay.gateway.ending import Ending
 from forebay.gateway.intake import Intake
-from forebay.gateway.model import Dialect, Exchange, RequestView, State, TargetState
-from forebay.gateway.policy.attempt import Attempts, Step, choose_after_error, choose_after_status
+from forebay.gateway.model import Dialect, Exchange, KeyState, Meter, State, TargetState
+from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Answer, Relay, read_answer
+from forebay.net.connection import ALL, SOME, Connection
 
 ERROR_START = b'{"error"'  #: how some engines begin an answer whose status says 200
 
@@ -63,17 +66,21 @@ class Service:
         self._dialect = dialect
         self.intake = Intake(dialect, clock)
         self._relay = Relay(dialect, clock)
+        self._ending = Ending(dialect, self._relay, recorder, clock, worker)
         self._clock = clock
         self._monotonic_ns = clock.monotonic_ns
-        self._worker = worker
         self._id_prefix = id_prefix
         self._count = 0
         self._loop = asyncio.get_running_loop()
 
     # --- one request ----------------------------------------------------------------------------------------
 
-    async def infer(self, call: Call, endpoint: Endpoint) -> None:
-        """Serves one request; never raises."""
+    def begin(self, call: Call, endpoint: Endpoint) -> Coroutine[Any, Any, None] | None:
+        """Serves one request; never raises.
+
+        Most requests are small, known, and meet an idle connection: they are sent at once and answered from
+        where the answer's bytes arrive, without a task.  For the others the rest is returned as a coroutine.
+        """
         self._count += 1
         exchange = Exchange(
             self.state,
@@ -83,12 +90,11 @@ class Service:
             self._monotonic_ns(),
             self._clock.wall_ns(),
         )
-        exchange.task = call.task
         call.on_left = exchange.leave
         self.active.add(exchange)
-        intake = self.intake
         cells = exchange.state.cells
         cells.cells[cells.in_flight] += 1
+        intake = self.intake
         try:
             key = intake.authenticate(exchange.state, call)
             exchange.key = key.entry
@@ -97,221 +103,220 @@ class Service:
                     "usage can't be recorded at the moment (is the disk full?), so no requests are accepted",
                     retry_after_s=5,
                 )
-            body = call.take_body() if intake.is_whole(exchange) else await intake.read_body(exchange)
+            if not intake.is_whole(exchange):
+                return self._run(exchange, self._receive(exchange, key))
+            exchange.body = call.take_body()
             exchange.reading = False
-            await self._attempt_all(exchange, intake.admit(exchange, key, body), body)
-        except ForebayError as error:
-            self._answer_error(exchange, error)
-        except CallerGone:
-            self._answer_error(exchange, CallerLeft("the caller left"))
-        except asyncio.CancelledError:
-            self._answer_error(exchange, self._explain_cancel(exchange))
-        except Exception:  # the outer edge: whatever went wrong in us, the caller gets an answer
-            cells.cells[cells.internal_errors] += 1
-            logger.exception("request %s failed in the gateway", exchange.id)
-            self._answer_error(
-                exchange, InternalError(f"the gateway failed; its log names the request {exchange.id}")
-            )
+            intake.admit(exchange, key)
+            if self._send_first(exchange):
+                return None
+            return self._run(exchange, self._attempt_all(exchange))
+        except Exception as error:  # noqa: BLE001 - the outer edge, as in `_run`
+            self._fail(exchange, error)
+            self._close(exchange)
+            return None
+
+    async def _receive(self, exchange: Exchange, key: KeyState) -> None:
+        exchange.body = await self.intake.read_body(exchange)
+        exchange.reading = False
+        self.intake.admit(exchange, key)
+        await self._attempt_all(exchange)
+
+    async def _run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+        exchange.task = exchange.call.task
+        try:
+            await work
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the outer edge
+            self._fail(exchange, error)
         finally:
-            self.active.discard(exchange)
-            intake.release(exchange)
-            cells.cells[cells.in_flight] -= 1
-            if exchange.connection is not None:
-                exchange.connection.abort()
-            call.on_left = None
+            self._close(exchange)
+
+    def _fail(self, exchange: Exchange, error: BaseException) -> None:
+        """Answers and records whatever went wrong."""
+        match error:
+            case ForebayError():
+                self._ending.answer_error(exchange, error)
+            case CallerGone():
+                self._ending.answer_error(exchange, CallerLeft("the caller left"))
+            case asyncio.CancelledError():
+                self._ending.answer_error(exchange, self._explain_cancel(exchange))
+            case _:
+                cells = exchange.state.cells
+                cells.cells[cells.internal_errors] += 1
+                logger.error("request %s failed in the gateway", exchange.id, exc_info=error)
+                self._ending.answer_error(
+                    exchange, InternalError(f"the gateway failed; its log names the request {exchange.id}")
+                )
+
+    def _close(self, exchange: Exchange) -> None:
+        self.active.discard(exchange)
+        self.intake.release(exchange)
+        cells = exchange.state.cells
+        cells.cells[cells.in_flight] -= 1
+        connection, exchange.connection = exchange.connection, None
+        if connection is not None:
+            connection.abort()
+        exchange.call.on_left = None
+
+    # --- without a task -------------------------------------------------------------------------------------
+
+    def _send_first(self, exchange: Exchange) -> bool:
+        """Sends to the first target if a connection to it lies ready."""
+        target = exchange.target_state
+        connection = None if target.problem is not None else target.origin.pop_idle()
+        if connection is None:
+            return False
+        exchange.tries.begin_next()
+        try:
+            self._send(exchange, target, connection)
+        except StaleConnection:
+            exchange.tries.resent = True
+            exchange.connection = None
+            connection.abort()
+            return False
+        connection.call_when(SOME if exchange.stream else ALL, self._on_answer, exchange)
+        return True
+
+    def _on_answer(self, exchange: Exchange) -> None:
+        """The first target has answered, or failed: finishes what is simple, leaves the rest to a task."""
+        connection = exchange.connection
+        assert connection is not None
+        exchange.waited_ns += self._monotonic_ns() - exchange.sent_ns
+        try:
+            if connection.complete and connection.status == 200 and not connection.has_failed:
+                done = self._finish_stream_at_once if exchange.stream else self._finish_whole_at_once
+                if done(exchange, connection):
+                    self._close(exchange)
+                    return
+        except Exception as error:  # noqa: BLE001 - the outer edge, as in `_run`
+            self._fail(exchange, error)
+            self._close(exchange)
+            return
+        call = exchange.call
+        call.task = self._loop.create_task(self._run(exchange, self._attempt_all(exchange)))
+
+    def _finish_whole_at_once(self, exchange: Exchange, connection: Connection) -> bool:
+        body = connection.take()
+        if body.startswith(ERROR_START):
+            connection.put_back(body)
+            return False
+        answer = read_answer(connection, body)
+        exchange.connection = None
+        connection.release()
+        target = exchange.target_state
+        self._count_attempt(exchange, target, good=True)
+        self._ending.finish_answer(exchange, target.secret, answer)
+        return True
+
+    def _finish_stream_at_once(self, exchange: Exchange, connection: Connection) -> bool:
+        meter = self._new_meter(exchange)
+        if not self._relay.stream_at_once(exchange, connection, meter, self._ending.finish_stream):
+            return False
+        exchange.connection = None
+        connection.release()
+        self._count_attempt(exchange, exchange.target_state, good=True)
+        return True
 
     # --- attempts -------------------------------------------------------------------------------------------
 
-    async def _attempt_all(self, exchange: Exchange, view: RequestView, body: bytes) -> None:
-        route = exchange.route
-        assert route is not None
-        exchange.deadline = self._loop.time() + route.total_s
-        attempts = Attempts(
-            made=0, limit=exchange.state.snapshot.table.attempts_max, targets_left=len(route.targets)
-        )
-        step = Step.NEXT
-        at = -1
+    async def _attempt_all(self, exchange: Exchange) -> None:
+        tries = exchange.tries
         while True:
-            if step is Step.NEXT:
-                at += 1
-                attempts.made += 1
-                attempts.targets_left -= 1
-                attempts.resent = False
-                exchange.attempts = attempts.made
-            else:
-                attempts.resent = True
-            target = route.targets[at]
-            exchange.target = target.target
+            if exchange.connection is None and not tries.resent:
+                tries.begin_next()
+            target = exchange.target_state
             try:
-                answer = await self._attempt(exchange, target, view, body, attempts)
+                answer = await self._attempt(exchange, target)
             except TargetError as error:
                 self._count_attempt(exchange, target, good=False)
-                step = choose_after_error(attempts, error)
+                step = choose_after_error(tries, error)
                 if step is Step.STOP:
                     raise
+                tries.resent = step is Step.SAME
                 continue
             if answer is None:
                 return
             self._count_attempt(exchange, target, good=False)
-            step = choose_after_status(attempts, answer.status)
-            if step is Step.STOP:
-                self._finish_answer(exchange, target, answer)
+            if choose_after_status(tries, answer.status) is Step.STOP:
+                self._ending.finish_answer(exchange, target.secret, answer)
                 return
+            tries.resent = False
 
-    async def _attempt(
-        self,
-        exchange: Exchange,
-        target: TargetState,
-        view: RequestView,
-        body: bytes,
-        attempts: Attempts,
-    ) -> Answer | None:
-        """One try; None when the caller has its answer, else the target's error answer."""
+    async def _attempt(self, exchange: Exchange, target: TargetState) -> Answer | None:
+        """One try; None when the caller has its answer, else the target's error answer.
+
+        A request that has been sent already, from where it began, is only waited for.
+        """
         if target.problem is not None:
             raise target.problem
-        endpoint = exchange.endpoint
-        timeouts = target.target.timeouts
-        limits = exchange.state.snapshot.limits
-        payload = self._dialect.encode_request(body, view, endpoint, target.target.model)
-        head = target.heads[endpoint] + _build_head_rest(exchange.id, len(payload), exchange.call.headers)
-        connection = None if attempts.resent else target.origin.pop_idle()
-        if connection is None:
-            begun = self._monotonic_ns()
-            try:
-                connection = await target.origin.connect(timeouts.connect_s)
-            finally:
-                exchange.waited_ns += self._monotonic_ns() - begun
-        exchange.connection = connection
-        if exchange.left:
-            raise CallerLeft("the caller left")
-        # A first-token timeout may not cut the last candidate short; nor a whole answer, whose first byte
-        # comes when all tokens are there.
-        first_s = timeouts.first_token_s if exchange.stream and attempts.targets_left > 0 else None
-        target.origin.watch(connection, first_s, timeouts.idle_s, exchange.deadline)
-        exchange.sent = True
+        connection = exchange.connection
         try:
-            connection.send(head, payload, limits.answer_max_bytes)
+            if connection is None:
+                connection = await self._acquire(exchange, target)
+                self._send(exchange, target, connection)
             if exchange.stream:
-                meter = self._dialect.new_meter(
-                    hide_usage=not view.wants_usage, event_max_bytes=limits.event_max_bytes
-                )
                 answer = await self._relay.stream(
-                    exchange, connection, meter, attempts, target.secret, self._finish_stream
+                    exchange, connection, self._new_meter(exchange), target.secret, self._ending.finish_stream
                 )
             else:
-                begun = self._monotonic_ns()
-                try:
-                    whole = await connection.all()
-                finally:
-                    exchange.waited_ns += self._monotonic_ns() - begun
-                answer = read_answer(connection, whole)
-                if answer.status < 300 and whole.startswith(ERROR_START):
-                    answer = self._relay.correct_status(answer)
+                answer = await self._wait_whole(exchange, connection)
         finally:
             exchange.connection = None
-            connection.release()
+            if connection is not None:
+                connection.release()
         if answer is None:
             self._count_attempt(exchange, target, good=True)
             return None
         if answer.status >= 300:
             return answer
         self._count_attempt(exchange, target, good=True)
-        self._finish_answer(exchange, target, answer)
+        self._ending.finish_answer(exchange, target.secret, answer)
         return None
+
+    async def _acquire(self, exchange: Exchange, target: TargetState) -> Connection:
+        connection = None if exchange.tries.resent else target.origin.pop_idle()
+        if connection is not None:
+            return connection
+        begun = self._monotonic_ns()
+        try:
+            return await target.origin.connect(target.target.timeouts.connect_s)
+        finally:
+            exchange.waited_ns += self._monotonic_ns() - begun
+
+    def _send(self, exchange: Exchange, target: TargetState, connection: Connection) -> None:
+        exchange.connection = connection
+        if exchange.left:
+            raise CallerLeft("the caller left")
+        view, endpoint, timeouts = exchange.view, exchange.endpoint, target.target.timeouts
+        payload = self._dialect.encode_request(exchange.body, view, endpoint, target.target.model)
+        head = target.heads[endpoint] + _build_head_rest(exchange.id, len(payload), exchange.call.headers)
+        # A first-token timeout may not cut the last candidate short; nor a whole answer, whose first byte
+        # comes when all tokens are there.
+        first_s = timeouts.first_token_s if exchange.stream and exchange.tries.targets_left > 0 else None
+        target.origin.watch(connection, first_s, timeouts.idle_s, exchange.deadline)
+        exchange.sent = True
+        connection.send(head, payload, exchange.state.snapshot.limits.answer_max_bytes)
+        exchange.sent_ns = self._monotonic_ns()
+
+    async def _wait_whole(self, exchange: Exchange, connection: Connection) -> Answer:
+        begun = self._monotonic_ns()
+        try:
+            whole = await connection.all()
+        finally:
+            exchange.waited_ns += self._monotonic_ns() - begun
+        answer = read_answer(connection, whole)
+        if answer.status < 300 and whole.startswith(ERROR_START):
+            return self._relay.correct_status(answer)
+        return answer
+
+    def _new_meter(self, exchange: Exchange) -> Meter:
+        return self._dialect.new_meter(
+            hide_usage=not exchange.view.wants_usage,
+            event_max_bytes=exchange.state.snapshot.limits.event_max_bytes,
+        )
 
     def _count_attempt(self, exchange: Exchange, target: TargetState, *, good: bool) -> None:
         exchange.state.cells.cells[target.cell_ok if good else target.cell_failed] += 1
-
-    # --- answers --------------------------------------------------------------------------------------------
-
-    def _finish_answer(self, exchange: Exchange, target: TargetState, answer: Answer) -> None:
-        """Records and sends a whole answer, good or bad."""
-        if answer.status < 300:
-            tokens = self._dialect.read_answer(answer.body)
-            if tokens is None:
-                tokens = self._dialect.estimate_tokens(exchange.body_bytes, 0)
-                exchange.usage_source = UsageSource.ESTIMATED
-            else:
-                exchange.usage_source = UsageSource.REPORTED
-            exchange.tokens = tokens
-            outcome, code = Outcome.OK, ""
-        else:
-            answer = self._relay.translate_error(answer, target.secret, exchange)
-            outcome, code = Outcome.FAILED, answer.error_code
-        exchange.answer_bytes = len(answer.body)
-        # The record first: what the caller has seen is on record, whatever is killed next.
-        self._end(exchange, answer.status, outcome, code)
-        self._relay.send_whole(exchange, answer)
-
-    def _finish_stream(self, exchange: Exchange, error: ForebayError | None) -> None:
-        """Records a stream, before its last bytes go out."""
-        if error is None:
-            self._end(exchange, 200, Outcome.OK, "")
-        elif isinstance(error, CallerLeft):
-            self._end(exchange, error.status, Outcome.ABANDONED, error.code)
-        else:
-            self._end(exchange, 200, Outcome.FAILED, error.code)
-
-    def _answer_error(self, exchange: Exchange, error: ForebayError) -> None:
-        if exchange.recorded:
-            return  # the answer is out already; what came after it concerns nobody
-        left = isinstance(error, CallerLeft)
-        if left:
-            body = b""
-        elif exchange.call.streaming:
-            body = self._dialect.encode_error_event(error)
-        else:
-            body = self._dialect.encode_error(error)
-        exchange.answer_bytes += len(body)
-        if exchange.sent and exchange.tokens is None:
-            # Somebody worked on it, and nobody will say how much: never count that as nothing.
-            exchange.tokens = self._dialect.estimate_tokens(exchange.body_bytes, 0)
-            exchange.usage_source = UsageSource.ESTIMATED
-        streaming = exchange.call.streaming and not left
-        status = 200 if streaming else error.status
-        self._end(exchange, status, Outcome.ABANDONED if left else Outcome.FAILED, error.code)
-        if streaming:
-            exchange.call.end_stream(body)
-        elif not left:
-            self._relay.send_error(exchange, error, body)
-
-    def _end(self, exchange: Exchange, status: int, outcome: Outcome, code: str) -> None:
-        """The one place where a request becomes a record."""
-        if exchange.recorded:
-            return
-        exchange.recorded = True
-        key, target, route = exchange.key, exchange.target, exchange.route
-        if key is None:
-            return  # refused before we knew whose it was: counted, but nobody's to record
-        duration = self._monotonic_ns() - exchange.started_ns
-        record = Finished(
-            request_id=exchange.id,
-            at_ns=exchange.at_ns,
-            key=key.id,
-            project=key.project,
-            team=key.team,
-            endpoint=exchange.endpoint.value,
-            model=exchange.model,
-            target=target.id if target else "",
-            pool=target.pool if target else "",
-            tier=target.tier if target else "",
-            route_hash=exchange.state.table_hash if route else "",
-            stream=exchange.stream,
-            status=status,
-            outcome=outcome,
-            error=code,
-            attempts=exchange.attempts,
-            tokens=exchange.tokens or Tokens(),
-            usage_source=exchange.usage_source,
-            first_token_ns=exchange.first_token_ns,
-            duration_ns=duration,
-            overhead_ns=max(0, duration - exchange.waited_ns),
-            request_bytes=exchange.body_bytes,
-            answer_bytes=exchange.answer_bytes,
-            worker=self._worker,
-        )
-        self.recorder.record(record)
-        exchange.state.cells.count_finished(exchange.cells, record)
 
     # --- all requests ---------------------------------------------------------------------------------------
 

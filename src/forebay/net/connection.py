@@ -9,7 +9,7 @@ are framed otherwise.
 
 import asyncio
 import select
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 import httptools
@@ -62,10 +62,11 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_awaiting", "_chunks", "_clock", "_drained", "_error", "_framed_after", "_framing_bytes", "_held",
-        "_home", "_keep_alive", "_limit", "_loop", "_parser", "_poll", "_request_bytes",
-        "_sending", "_transport", "_waiter", "busy", "complete", "content_seen", "first_at", "headers",
-        "idle_s", "idle_until", "keep_s", "last_at", "paused", "place", "received", "status", "total_at",
+        "_argument", "_awaiting", "_callback", "_chunks", "_clock", "_drained", "_error", "_framed_after",
+        "_framing_bytes", "_held", "_home", "_keep_alive", "_limit", "_loop", "_parser", "_poll",
+        "_request_bytes", "_sending", "_transport", "_waiter", "busy", "complete", "content_seen", "first_at",
+        "headers", "idle_s", "idle_until", "keep_s", "last_at", "paused", "place", "received", "status",
+        "total_at",
     )  # fmt: skip
 
     def __init__(self, home: Home) -> None:
@@ -77,6 +78,8 @@ class Connection(asyncio.Protocol):
         self._poll = select.poll()
         self._waiter: asyncio.Future[None] | None = None
         self._awaiting = NOTHING
+        self._callback: Callable[[Any], None] | None = None
+        self._argument: object = None
         self._chunks: list[bytes] = []
         self._held = 0
         self._framing_bytes = 0
@@ -163,7 +166,7 @@ class Connection(asyncio.Protocol):
             if self._error is not None:
                 raise self._error
             await self._wait(SOME)
-        return self._take()
+        return self.take()
 
     async def all(self) -> bytes:
         """The whole body, or what `some` has left of it.
@@ -176,9 +179,10 @@ class Connection(asyncio.Protocol):
             if self._error is not None:
                 raise self._error
             await self._wait(ALL)
-        return self._take()
+        return self.take()
 
-    def _take(self) -> bytes:
+    def take(self) -> bytes:
+        """The body bytes that have come and that nobody has taken yet."""
         chunks = self._chunks
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
@@ -204,7 +208,28 @@ class Connection(asyncio.Protocol):
             self._waiter = None
             self._awaiting = NOTHING
 
+    def call_when(self, what: int, callback: Callable[[Any], None], argument: object) -> None:
+        """Calls back once there is what `some` (`SOME`) or `all` (`ALL`) would return or raise.
+
+        For an exchange that needs no task of its own while it waits.  Called from where the bytes arrive.
+        """
+        self._awaiting = what
+        self._callback = callback
+        self._argument = argument
+
+    def put_back(self, data: bytes) -> None:
+        """Gives back what was taken; `some` and `all` will return it again."""
+        self._chunks.insert(0, data)
+
     def _wake(self) -> None:
+        callback = self._callback
+        if callback is not None:
+            if self.complete or self._error is not None or (self._awaiting == SOME and self._chunks):
+                argument = self._argument
+                self._callback = self._argument = None
+                self._awaiting = NOTHING
+                callback(argument)
+            return
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -251,6 +276,10 @@ class Connection(asyncio.Protocol):
             self._error = error
         self._wake()
         self._wake_writer()
+
+    @property
+    def has_failed(self) -> bool:
+        return self._error is not None
 
     def is_closed(self) -> bool:
         """Whether nothing can be sent any more."""
@@ -314,8 +343,6 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.busy and isinstance(exc, BrokenPipeError):  # the peer's end came first, and was not read
-            self._fail_if_unseen()
         if self.busy and not self.complete and self._error is None:
             if exc is None and self.status and self._ends_with_connection():
                 self.complete = True

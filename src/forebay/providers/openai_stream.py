@@ -205,12 +205,14 @@ class StreamMeter:
         return (raw if shorter is data else raw.replace(data, shorter)), tokens
 
     def _note_error(self, block: bytes, at: int) -> None:
-        """Notes the last error in a block of events, whose last `"error"` stands at `at`.
+        """Notes the first error in a block of events, whose last `"error"` stands at `at`.
 
         Servers put it in an event of its own, beside the choices of the last chunk, or in an event that only
         its type or its `object` marks.
         """
-        while at >= 0 and self.error is None:
+        if self.error is not None:
+            return  # the first of the stream counts, however it is split
+        while at >= 0:
             start, end = _find_event(block, at)
             event = parse_event(block[start:end])
             data = event.data or b""

@@ -36,6 +36,11 @@ class Attempts:
     content_sent: bool = False
     resent: bool = False
 
+    def begin_next(self) -> None:
+        """Counts an attempt at the next target of the plan."""
+        self.made += 1
+        self.targets_left -= 1
+
 
 #: Statuses of a target that another one may do better on.  Every other answer goes to the caller.
 ELSEWHERE_STATUSES = frozenset({401, 403, 408, 429, 500, 502, 503, 504, 529})

@@ -1,0 +1,120 @@
+"""How a request ends: one answer to the caller, one record, in that order of safety: the record first.
+
+What a caller has seen is on record, whatever is killed next.  Nothing here waits.
+"""
+
+from forebay.core.clock import Clock
+from forebay.core.errors import CallerLeft, ForebayError
+from forebay.core.events import Finished, Outcome, Tokens, UsageSource
+from forebay.gateway.model import Dialect, Exchange
+from forebay.gateway.records import Recorder
+from forebay.gateway.relay import Answer, Relay
+
+
+class Ending:
+    """See the module.
+
+    Args:
+        worker: this worker's number, for the records.
+    """
+
+    def __init__(self, dialect: Dialect, relay: Relay, recorder: Recorder, clock: Clock, worker: int) -> None:
+        self._dialect = dialect
+        self._relay = relay
+        self._recorder = recorder
+        self._monotonic_ns = clock.monotonic_ns
+        self._worker = worker
+
+    def finish_answer(self, exchange: Exchange, secret: bytes, answer: Answer) -> None:
+        """Records and sends a whole answer, good or bad.
+
+        Args:
+            secret: the target's credentials, which an error may echo and no caller may see.
+        """
+        if answer.status < 300:
+            tokens = self._dialect.read_answer(answer.body)
+            if tokens is None:
+                tokens = self._dialect.estimate_tokens(exchange.body_bytes, 0)
+                exchange.usage_source = UsageSource.ESTIMATED
+            else:
+                exchange.usage_source = UsageSource.REPORTED
+            exchange.tokens = tokens
+            outcome, code = Outcome.OK, ""
+        else:
+            answer = self._relay.translate_error(answer, secret, exchange)
+            outcome, code = Outcome.FAILED, answer.error_code
+        exchange.answer_bytes = len(answer.body)
+        # The record first: what the caller has seen is on record, whatever is killed next.
+        self._end(exchange, answer.status, outcome, code)
+        self._relay.send_whole(exchange, answer)
+
+    def finish_stream(self, exchange: Exchange, error: ForebayError | None) -> None:
+        """Records a stream, before its last bytes go out."""
+        if error is None:
+            self._end(exchange, 200, Outcome.OK, "")
+        elif isinstance(error, CallerLeft):
+            self._end(exchange, error.status, Outcome.ABANDONED, error.code)
+        else:
+            self._end(exchange, 200, Outcome.FAILED, error.code)
+
+    def answer_error(self, exchange: Exchange, error: ForebayError) -> None:
+        """Records a request that ends with an error of ours, and tells it to whoever still listens."""
+        if exchange.recorded:
+            return  # the answer is out already; what came after it concerns nobody
+        left = isinstance(error, CallerLeft)
+        if left:
+            body = b""
+        elif exchange.call.streaming:
+            body = self._dialect.encode_error_event(error)
+        else:
+            body = self._dialect.encode_error(error)
+        exchange.answer_bytes += len(body)
+        if exchange.sent and exchange.tokens is None:
+            # Somebody worked on it, and nobody will say how much: never count that as nothing.
+            exchange.tokens = self._dialect.estimate_tokens(exchange.body_bytes, 0)
+            exchange.usage_source = UsageSource.ESTIMATED
+        streaming = exchange.call.streaming and not left
+        status = 200 if streaming else error.status
+        self._end(exchange, status, Outcome.ABANDONED if left else Outcome.FAILED, error.code)
+        if streaming:
+            exchange.call.end_stream(body)
+        elif not left:
+            self._relay.send_error(exchange, error, body)
+
+    def _end(self, exchange: Exchange, status: int, outcome: Outcome, code: str) -> None:
+        """The one place where a request becomes a record."""
+        if exchange.recorded:
+            return
+        exchange.recorded = True
+        key, target, route = exchange.key, exchange.target, exchange.route
+        if key is None:
+            return  # refused before we knew whose it was: counted, but nobody's to record
+        duration = self._monotonic_ns() - exchange.started_ns
+        record = Finished(
+            request_id=exchange.id,
+            at_ns=exchange.at_ns,
+            key=key.id,
+            project=key.project,
+            team=key.team,
+            endpoint=exchange.endpoint.value,
+            model=exchange.model,
+            target=target.id if target else "",
+            pool=target.pool if target else "",
+            tier=target.tier if target else "",
+            route_hash=exchange.state.table_hash if route else "",
+            stream=exchange.stream,
+            status=status,
+            outcome=outcome,
+            error=code,
+            attempts=exchange.attempts,
+            tokens=exchange.tokens or Tokens(),
+            usage_source=exchange.usage_source,
+            first_token_ns=exchange.first_token_ns,
+            duration_ns=duration,
+            overhead_ns=max(0, duration - exchange.waited_ns),
+            request_bytes=exchange.body_bytes,
+            answer_bytes=exchange.answer_bytes,
+            worker=self._worker,
+        )
+        self._recorder.record(record)
+        exchange.state.cells.count_finished(exchange.cells, record)
