@@ -418,6 +418,16 @@ def test_an_error_in_the_stream_is_noticed(name: str, every: int) -> None:
     assert meter.error_told is told
 
 
+@pytest.mark.parametrize("every", [1, 1 << 20])
+@pytest.mark.parametrize("first", ERRORS)
+@pytest.mark.parametrize("second", ["own event", "an error object without envelope"])
+def test_the_first_error_is_the_one_that_counts(first: str, second: str, every: int) -> None:
+    raw, told = ERRORS[first]
+    _, alone = run([raw], hide=True)
+    _, meter = run(list(cut(HELLO + raw + ERRORS[second][0], every=every)), hide=True)
+    assert (meter.error, meter.error_told) == (alone.error, told)
+
+
 @pytest.mark.parametrize("raw", NO_ERRORS, ids=str)
 def test_what_only_looks_like_an_error_is_none(raw: bytes) -> None:
     out, meter = run([raw], hide=True)

@@ -227,6 +227,7 @@ class StreamMeter:
                 self.error_told = True
             elif event.event == "error" or view.object == "error":
                 self.error = data
+                self.error_told = False
             at = block.rfind(b'"error"', 0, start)
 
 
