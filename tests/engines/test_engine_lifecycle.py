@@ -120,7 +120,7 @@ def test_an_engine_whose_model_hangs_ends_itself(tmp_path: Path) -> None:
     plan = plan_engine(LLAMA, Place(port=find_free_port(), parent_pid=os.getpid()))
     log = tmp_path / "log"
     with log.open("wb") as output:
-        process = subprocess.Popen([*plan.argv, "--stall-s=1"], stdout=output, stderr=output)
+        process = subprocess.Popen([*plan.argv, "--stall-s=2"], stdout=output, stderr=output)
     try:
         engine = Engine(plan, process, log)
         wait_until_healthy(engine)
@@ -129,7 +129,7 @@ def test_an_engine_whose_model_hangs_ends_itself(tmp_path: Path) -> None:
         body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9, "response_format": form}
         threading.Thread(target=ask_in_vain, args=(engine, body)).start()
         assert process.wait(30) == 3
-        assert "no sign of life for 1 s" in engine.read_log()
+        assert "no sign of life for 2 s" in engine.read_log()
     finally:
         process.kill()
         process.wait(10)

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +30,7 @@ from forebay.engines.model import EXIT_STALLED, EngineRefused
 from forebay.engines.weights import find_gguf
 
 MODULE: Final = "forebay.engines.llamacpp"
+LAST_WORDS_S: Final = 0.3
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -107,7 +109,8 @@ def serve(options: argparse.Namespace) -> int:
     try:
         server = llama.Server(build_params(llama, options, path))
     except (RuntimeError, ValueError):
-        # The reason is known to llama.cpp alone, which has written it to stderr.
+        # The reason is known to llama.cpp alone, and a thread of its own is still writing it to stderr.
+        time.sleep(LAST_WORDS_S)
         raise EngineRefused(f"llama.cpp can't serve {path}; its last messages say why.") from None
     address = urlsplit(server.listening_address)
     code = _attend(options, address.hostname or options.host, address.port or options.port)
