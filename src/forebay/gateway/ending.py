@@ -4,7 +4,14 @@ What a caller has seen is on record, whatever is killed next.  Nothing here wait
 """
 
 from forebay.core.clock import Clock
-from forebay.core.errors import CallerLeft, ForebayError
+from forebay.core.errors import (
+    CallerLeft,
+    ConnectFailed,
+    ConnectionsExhausted,
+    ConnectTimeout,
+    ForebayError,
+    RecordsUnwritable,
+)
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource
 from forebay.gateway.model import Dialect, Exchange
 from forebay.gateway.records import Recorder
@@ -61,6 +68,7 @@ class Ending:
         """Records a request that ends with an error of ours, and tells it to whoever still listens."""
         if exchange.recorded:
             return  # the answer is out already; what came after it concerns nobody
+        error = hide_address(error, exchange)
         left = isinstance(error, CallerLeft)
         if left:
             body = b""
@@ -87,6 +95,9 @@ class Ending:
             return
         exchange.recorded = True
         key, target, route = exchange.key, exchange.target, exchange.route
+        if code == RecordsUnwritable.code:
+            exchange.state.cells.count_refusal(code)  # a record of it would have to wait as well
+            return
         if key is None:
             return  # refused before we knew whose it was: counted, but nobody's to record
         duration = self._monotonic_ns() - exchange.started_ns
@@ -118,3 +129,18 @@ class Ending:
         )
         self._recorder.record(record)
         exchange.state.cells.count_finished(exchange.cells, record)
+
+
+_UNREACHED: dict[type[ForebayError], str] = {
+    ConnectFailed: "can't be reached",
+    ConnectTimeout: "did not take a connection in time",
+    ConnectionsExhausted: "has no connection left for this request",
+}
+
+
+def hide_address(error: ForebayError, exchange: Exchange) -> ForebayError:
+    """The same error without the target's address, which is nobody's business but the log's."""
+    told = _UNREACHED.get(type(error))
+    if told is None or exchange.target is None:
+        return error
+    return type(error)(f"the target {exchange.target.id} {told}", retry_after_s=error.retry_after_s)

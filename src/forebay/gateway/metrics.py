@@ -89,12 +89,12 @@ FAMILIES = (
         OVERHEAD_S,
     ),
     Family("forebay_attempts", "counter", "Attempts at a target by result.", ("target", "result")),
-    Family("forebay_refused", "counter", "Requests refused before a key was known.", ("reason",)),
+    Family("forebay_refused", "counter", "Requests refused without a record.", ("reason",)),
     Family("forebay_requests_in_flight", "gauge", "Requests being served.", ()),
     Family("forebay_records_waiting", "gauge", "Records kept in memory while the disk refuses them.", ()),
     Family("forebay_internal_errors", "counter", "Errors in the gateway itself.", ()),
 )
-REFUSALS = ("unauthenticated", "unknown_url", "method_not_allowed")
+REFUSALS = ("unauthenticated", "unknown_url", "method_not_allowed", "ledger_unwritable")
 
 
 def compute_layout(table: RouteTable) -> Layout:

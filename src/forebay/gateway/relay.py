@@ -17,6 +17,7 @@ from forebay.core.errors import (
     TargetError,
     UpstreamCredentials,
     UpstreamError,
+    UpstreamProtocol,
     UpstreamRedirect,
     UpstreamTruncated,
 )
@@ -79,6 +80,7 @@ class Relay:
                 exchange.waited_ns += self._monotonic_ns() - begun
             answer = read_answer(connection, data + rest)
             return self.correct_status(answer) if answer.status < 300 else answer
+        refuse_compressed(connection)
         call = exchange.call
         try:
             while True:
@@ -122,6 +124,8 @@ class Relay:
     ) -> bool:
         """Hands on a stream that is here as a whole; False, with nothing done, if it needs a second look."""
         if not connection.header(b"content-type").startswith(_STREAM_TYPE):
+            return False
+        if connection.header(b"content-encoding"):
             return False
         data = connection.take()
         try:
@@ -247,6 +251,15 @@ class Relay:
         if error.status == 401:
             headers += "www-authenticate: Bearer\r\n"
         exchange.call.respond(error.status, headers, body)
+
+
+def refuse_compressed(connection: Connection) -> None:
+    """Raises UpstreamProtocol for an answer that was compressed although we asked for a plain one."""
+    encoding = connection.header(b"content-encoding").strip().lower()
+    if encoding not in (b"", b"identity"):
+        raise UpstreamProtocol(
+            f"the target compressed its answer ({encoding.decode('latin-1')[:20]}) though asked not to"
+        )
 
 
 def read_answer(connection: Connection, body: bytes) -> Answer:

@@ -29,7 +29,7 @@ from forebay.gateway.intake import Intake
 from forebay.gateway.model import Dialect, Exchange, KeyState, Meter, State, TargetState
 from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
 from forebay.gateway.records import Recorder
-from forebay.gateway.relay import Answer, Relay, read_answer
+from forebay.gateway.relay import Answer, Relay, read_answer, refuse_compressed
 from forebay.net.connection import ALL, SOME, Connection
 
 ERROR_START = b'{"error"'  #: how some engines begin an answer whose status says 200
@@ -38,6 +38,7 @@ logger = logging.getLogger("forebay.gateway")
 
 BODY_MAX_NS = 60_000_000_000  #: how long a body may take to arrive
 SWEEP_S = 0.1
+LOG_EVERY_S = 10.0  #: for each target
 
 
 class Service:
@@ -71,6 +72,7 @@ class Service:
         self._monotonic_ns = clock.monotonic_ns
         self._id_prefix = id_prefix
         self._count = 0
+        self._quiet_until: dict[str, float] = {}  # by target, so as many as the configuration names
         self._loop = asyncio.get_running_loop()
 
     # --- one request ----------------------------------------------------------------------------------------
@@ -197,7 +199,7 @@ class Service:
 
     def _finish_whole_at_once(self, exchange: Exchange, connection: Connection) -> bool:
         body = connection.take()
-        if body.startswith(ERROR_START):
+        if body.startswith(ERROR_START) or not body.startswith(b"{"):
             connection.put_back(body)
             return False
         answer = read_answer(connection, body)
@@ -229,6 +231,7 @@ class Service:
                 answer = await self._attempt(exchange, target)
             except TargetError as error:
                 self._count_attempt(exchange, target, good=False)
+                self._log_trouble(target, error)
                 step = choose_after_error(tries, error)
                 if step is Step.STOP:
                     raise
@@ -290,9 +293,8 @@ class Service:
         view, endpoint, timeouts = exchange.view, exchange.endpoint, target.target.timeouts
         payload = self._dialect.encode_request(exchange.body, view, endpoint, target.target.model)
         head = target.heads[endpoint] + _build_head_rest(exchange.id, len(payload), exchange.call.headers)
-        # A first-token timeout may not cut the last candidate short; nor a whole answer, whose first byte
-        # comes when all tokens are there.
-        first_s = timeouts.first_token_s if exchange.stream and exchange.tries.targets_left > 0 else None
+        # Not for a whole answer, whose first byte comes when all its tokens are there.
+        first_s = timeouts.first_token_s if exchange.stream and exchange.tries.has_alternative else None
         target.origin.watch(connection, first_s, timeouts.idle_s, exchange.deadline)
         exchange.sent = True
         connection.send(head, payload, exchange.state.snapshot.limits.answer_max_bytes)
@@ -304,10 +306,19 @@ class Service:
             whole = await connection.all()
         finally:
             exchange.waited_ns += self._monotonic_ns() - begun
+        if not whole.startswith(b"{"):
+            refuse_compressed(connection)
         answer = read_answer(connection, whole)
         if answer.status < 300 and whole.startswith(ERROR_START):
             return self._relay.correct_status(answer)
         return answer
+
+    def _log_trouble(self, target: TargetState, error: TargetError) -> None:
+        """Says once in a while what is wrong with a target: callers are not told where it is."""
+        now = self._loop.time()
+        if now >= self._quiet_until.get(target.target.id, 0.0):
+            self._quiet_until[target.target.id] = now + LOG_EVERY_S
+            logger.warning("target %s: %s: %s", target.target.id, error.code, error.message)
 
     def _new_meter(self, exchange: Exchange) -> Meter:
         return self._dialect.new_meter(

@@ -36,6 +36,11 @@ class Attempts:
     content_sent: bool = False
     resent: bool = False
 
+    @property
+    def has_alternative(self) -> bool:
+        """Whether another target may still be tried; a first-token timeout may not cut the last one short."""
+        return not self.content_sent and self.targets_left > 0 and self.made < self.limit
+
     def begin_next(self) -> None:
         """Counts an attempt at the next target of the plan."""
         self.made += 1
@@ -52,15 +57,11 @@ def choose_after_error(attempts: Attempts, error: TargetError) -> Step:
         return Step.STOP
     if error.next is Next.RETRY_HERE and not attempts.resent:
         return Step.SAME  # the target never saw the request, so this counts against nothing
-    if attempts.targets_left > 0 and attempts.made < attempts.limit:
-        return Step.NEXT
-    return Step.STOP
+    return Step.NEXT if attempts.has_alternative else Step.STOP
 
 
 def choose_after_status(attempts: Attempts, status: int) -> Step:
     """The step after an answer with an error status."""
     if attempts.content_sent or status not in ELSEWHERE_STATUSES:
         return Step.STOP
-    if attempts.targets_left > 0 and attempts.made < attempts.limit:
-        return Step.NEXT
-    return Step.STOP
+    return Step.NEXT if attempts.has_alternative else Step.STOP
