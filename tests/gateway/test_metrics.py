@@ -2,6 +2,7 @@
 
 import fcntl
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -264,6 +265,22 @@ def test_a_reader_cannot_disturb_a_worker_that_starts(tmp_path: Path) -> None:
         listening.clear()
     assert seen == [[]]
     assert [path.name for path in tmp_path.iterdir()] == ["w0.cells"]
+
+
+def test_a_file_that_the_disk_refuses_leaves_nothing(tmp_path: Path) -> None:
+    code = """
+import pathlib, resource, signal, sys
+from forebay.core.routes import RouteTable
+from forebay.gateway.metrics import Cells, compute_layout
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+try:
+    Cells(pathlib.Path(sys.argv[1]), "w0", compute_layout(RouteTable(routes=())))
+except OSError:
+    sys.exit(9)
+"""
+    assert subprocess.run([sys.executable, "-c", code, tmp_path]).returncode == 9
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_layout_reads_back() -> None:

@@ -16,7 +16,7 @@ from conftest import Stage
 from raw_caller import RawCaller
 
 from forebay.core.events import Outcome
-from forebay.core.routes import GatewayLimits, RouteTable, Snapshot, encode_snapshot
+from forebay.core.routes import Endpoint, GatewayLimits, Route, RouteTable, Snapshot, encode_snapshot
 from forebay.testing.answers import chunk, json_answer, malformed_answers, sse_answer, sse_head
 from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_key, make_route
 from forebay.testing.openai import DONE, chat_chunk, chat_completion, chat_stream, event
@@ -141,21 +141,12 @@ def test_snapshots_are_swapped_under_load_without_a_failed_request(
 
 def useless_snapshots(good: Snapshot) -> dict[str, bytes]:
     data = encode_snapshot(good)
-    broken = make_route("m", "ftp://example/v1")
-    missing = msgspec.structs.replace(
-        good.table.routes[0].targets[0], tls_ca="/no/such/file", url="https://x/v1"
-    )
-    untrusted = msgspec.structs.replace(good.table.routes[0], targets=(missing,))
     return {
         "empty": b"",
         "noise": b"\xff\x00 no snapshot",
         "cut": data[:-10],
         "JSON": b'{"table":{"routes":[]},"keys":[]}',
         "the wrong type": msgspec.msgpack.encode({"table": 7, "keys": []}),
-        "a URL of no use": encode_snapshot(msgspec.structs.replace(good, table=RouteTable(routes=(broken,)))),
-        "a missing file": encode_snapshot(
-            msgspec.structs.replace(good, table=RouteTable(routes=(untrusted,)))
-        ),
     }
 
 
@@ -175,7 +166,72 @@ def test_a_snapshot_of_no_use_leaves_the_old_one_in_force(
         gateway.write_snapshot(msgspec.structs.replace(gateway.snapshot, keys=()))
         gateway.until(lambda: client.get("/models").status_code == 401)
     assert gateway.log.count("of no use") == told, "each is told once"
+    assert gateway.metric("forebay_snapshots_refused_total") == told
     assert "Traceback" not in gateway.log
+
+
+BAD_URLS = ["ftp://example/v1", "http://127.0.0.1:1/模型/v1", "http://bücher.example/v1", "http://h:x/v1", ""]
+
+
+def bad_targets(folder: Path) -> dict[str, Route]:
+    """Routes to one target that is of no use, by the reason."""
+    (folder / "noise.pem").write_text("no certificate")
+    routes = {f"url-{number}": make_route(f"url-{number}", url) for number, url in enumerate(BAD_URLS)}
+    for model, name in {"ca-missing": "none.pem", "ca-noise": "noise.pem", "ca-folder": "."}.items():
+        (target,) = make_route(model, "https://127.0.0.1:1/v1").targets
+        target = msgspec.structs.replace(target, tls_ca=str(folder / name))
+        routes[model] = Route(model=model, endpoints=tuple(Endpoint), targets=(target,))
+    return routes
+
+
+def test_a_target_of_no_use_is_its_own_problem_and_delays_no_revocation(
+    start: Callable[..., GatewayProcess], upstream: Stage, tmp_path: Path
+) -> None:
+    gateway = start(keys=[make_key("fb-old", id="old"), make_key()])
+    bad = bad_targets(tmp_path)
+    behind = make_route("behind", BAD_URLS[0], upstream.url)
+    table = RouteTable(routes=(*gateway.snapshot.table.routes, *bad.values(), behind))
+    gateway.write_snapshot(msgspec.structs.replace(gateway.snapshot, table=table, keys=(make_key(),)))
+
+    def check() -> None:
+        with httpx.Client(base_url=gateway.url, headers=HEADERS, verify=False) as client:
+            old = {"authorization": "Bearer fb-old"}
+            gateway.until(lambda: client.post("/chat/completions", json=ASK, headers=old).status_code == 401)
+            for model in ("m", "behind"):
+                assert client.post("/chat/completions", json=ASK | {"model": model}).status_code == 200
+            for model in bad:
+                answer = client.post("/chat/completions", json=ASK | {"model": model})
+                error = answer.json()["error"]
+                assert (answer.status_code, error["code"]) == (503, "upstream_misconfigured")
+                assert f"target {model}-0 " in error["message"]
+                assert ("tls_ca" in error["message"]) == model.startswith("ca")
+                assert str(tmp_path) not in error["message"]
+        assert "Traceback" not in gateway.log
+        assert all(f"target {model}-0 is of no use" in gateway.log for model in bad)
+
+    check()
+    gateway.kill()
+    gateway.snapshot = msgspec.structs.replace(gateway.snapshot, table=table, keys=(make_key(),))
+    gateway.start()
+    check()
+
+
+def test_a_snapshot_that_the_disk_refuses_is_taken_once_that_is_mended(
+    start: Callable[..., GatewayProcess], upstream: Stage
+) -> None:
+    """New models need new counters, and those a file."""
+    gateway = start()
+    folder = gateway.run_dir / "metrics"
+    folder.rename(gateway.run_dir / "away")
+    folder.touch()
+    routes = (*gateway.snapshot.table.routes, make_route("new", upstream.url))
+    gateway.write_snapshot(msgspec.structs.replace(gateway.snapshot, table=RouteTable(routes=routes)))
+    gateway.until(lambda: "of no use" in gateway.log)
+    folder.unlink()
+    (gateway.run_dir / "away").rename(folder)
+    with httpx.Client(base_url=gateway.url, headers=HEADERS, verify=False) as client:
+        gateway.until(lambda: client.get("/models/new").status_code == 200)
+    assert gateway.log.count("of no use") == 1
 
 
 def test_a_revoked_key_stops_working_and_a_new_one_starts(

@@ -24,7 +24,7 @@ KINDS: list[type[TargetError]] = [
     errors.UpstreamError, errors.ConnectFailed, errors.ConnectTimeout, errors.ConnectionsExhausted,
     errors.FirstTokenTimeout, errors.IdleTimeout, errors.TotalTimeout, errors.StaleConnection,
     errors.UpstreamReset, errors.UpstreamTruncated, errors.UpstreamProtocol, errors.UpstreamRedirect,
-    errors.UpstreamCredentials, errors.AnswerTooLarge,
+    errors.UpstreamCredentials, errors.TargetMisconfigured, errors.AnswerTooLarge,
 ]  # fmt: skip
 
 

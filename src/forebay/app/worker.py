@@ -22,11 +22,11 @@ import uvloop
 
 from forebay.app.clock import SystemClock
 from forebay.app.secret_refs import read_secret
-from forebay.core.errors import ConfigInvalid
-from forebay.core.routes import Snapshot, decode_snapshot
+from forebay.app.worker_files import SnapshotFile
+from forebay.core.routes import Snapshot
 from forebay.gateway.http import App
 from forebay.gateway.metrics import Cells, compute_layout, fold_dead_files
-from forebay.gateway.model import State, build_state
+from forebay.gateway.model import State, build_state, list_problems
 from forebay.gateway.records import Recorder
 from forebay.gateway.server import Server
 from forebay.gateway.service import SWEEP_S, Service
@@ -37,28 +37,8 @@ from forebay.providers import openai
 logger = logging.getLogger("forebay.worker")
 
 SNAPSHOT_EVERY = 2  #: sweeps between two looks at the snapshot file: 0.2 s
+RETRY_S = 2.0  #: between two tries to take a snapshot that the system refused (no memory, no disk)
 LAST_WORDS_S = 1.0  #: after the drain deadline: time to send the last error events
-
-
-class SnapshotFile:
-    """The snapshot as the control plane last wrote it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: tuple[int, int, int] | None = None
-
-    def read(self) -> Snapshot:
-        """Raises OSError, or msgspec.MsgspecError for a file that is no snapshot."""
-        status = self._path.stat()
-        self._seen = (status.st_ino, status.st_mtime_ns, status.st_size)
-        return decode_snapshot(self._path.read_bytes())
-
-    def has_changed(self) -> bool:
-        try:
-            status = self._path.stat()
-        except OSError:
-            return False
-        return (status.st_ino, status.st_mtime_ns, status.st_size) != self._seen
 
 
 class Worker:
@@ -69,6 +49,8 @@ class Worker:
         self._file = SnapshotFile(run_dir / "snapshot.msgpack")
         self._index = index
         self._cells_made = 0
+        self._refused = ""  # why the last snapshot was
+        self._retry_at = 0.0
         self._token = secrets.token_hex(5)  # in names that must be unique; process ids come again
         self._clock = SystemClock()
         self._client = Client(asyncio.get_running_loop())
@@ -101,7 +83,10 @@ class Worker:
             cells = Cells(
                 self._metrics, f"w{self._index}-{os.getpid()}-{self._token}-{self._cells_made}", layout
             )
-        return build_state(snapshot, client=self._client, cells=cells, read_secret=read_secret)
+        state = build_state(snapshot, client=self._client, cells=cells, read_secret=read_secret)
+        for problem in list_problems(state):
+            logger.error("%s", problem)
+        return state
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -119,23 +104,44 @@ class Worker:
             logger.error("%d records could not be written before the end", lost)
 
     async def _sweep_forever(self) -> None:
+        loop = asyncio.get_running_loop()
         rounds = 0
         while True:
             await asyncio.sleep(SWEEP_S)
             rounds += 1
             self._service.sweep()
-            if rounds % SNAPSHOT_EVERY == 0 and self._file.has_changed():
+            if rounds % SNAPSHOT_EVERY == 0 and loop.time() >= self._retry_at and self._file.has_changed():
                 self._swap()
 
     def _swap(self) -> None:
-        """Takes the new snapshot; a file that is of no use leaves the old one in force."""
+        """Takes the new snapshot; one that is of no use leaves the old one in force."""
         try:
             snapshot = self._file.read()
             self._service.state = self._build(snapshot, self._service.state)
-        except (OSError, msgspec.MsgspecError, ConfigInvalid) as error:
-            logger.error("the new snapshot is of no use, the old one stays: %s", error)
-            return
-        self._recorder.backlog_max = snapshot.limits.record_backlog_max
+        except (OSError, MemoryError) as error:
+            self._refuse(error, again=True)
+        except msgspec.MsgspecError as error:
+            self._refuse(error)
+        except Exception as error:  # noqa: BLE001 - the outer edge: a worker never dies of a snapshot
+            self._refuse(error, trace=error)
+        else:
+            self._recorder.backlog_max = snapshot.limits.record_backlog_max
+            self._refused = ""
+
+    def _refuse(self, error: Exception, *, again: bool = False, trace: Exception | None = None) -> None:
+        """Counts and logs why a snapshot is not taken.
+
+        Args:
+            again: the snapshot may be good and the system was not, so it is tried again, and told once.
+        """
+        if again:
+            self._file.forget()
+            self._retry_at = asyncio.get_running_loop().time() + RETRY_S
+            if self._refused == str(error):
+                return
+        self._refused = str(error)
+        self._service.state.cells.count_snapshot_refused()
+        logger.error("the new snapshot is of no use, the old one stays: %s", error, exc_info=trace)
 
     async def _drain(self) -> None:
         """Readiness off, no new callers, streams finish, and what is left at the deadline is told so."""
@@ -175,7 +181,7 @@ def main() -> int:
     )
     try:
         uvloop.run(_main(lambda: Worker(args.run_dir, args.index, args.listen_fd)))
-    except (OSError, msgspec.MsgspecError, ConfigInvalid) as error:
+    except (OSError, msgspec.MsgspecError) as error:
         print(f"worker {args.index} can't start: {error}", file=sys.stderr)
         return 2
     return 0

@@ -197,6 +197,13 @@ class UpstreamCredentials(TargetError):
     code = "upstream_credentials_rejected"
 
 
+class TargetMisconfigured(TargetError):
+    """What the configuration says of the target is of no use: nothing was sent."""
+
+    status = 503
+    code = "upstream_misconfigured"
+
+
 class AnswerTooLarge(TargetError):
     next = Next.STOP
     code = "upstream_answer_too_large"

@@ -93,6 +93,7 @@ FAMILIES = (
     Family("forebay_requests_in_flight", "gauge", "Requests being served.", ()),
     Family("forebay_records_waiting", "gauge", "Records kept in memory while the disk refuses them.", ()),
     Family("forebay_internal_errors", "counter", "Errors in the gateway itself.", ()),
+    Family("forebay_snapshots_refused", "counter", "Snapshots of no use; the one before stayed.", ()),
 )
 REFUSALS = ("unauthenticated", "unknown_url", "method_not_allowed", "ledger_unwritable")
 
@@ -147,8 +148,11 @@ class Cells:
         self._file = open(making, "w+b", buffering=0)  # noqa: SIM115 - lives with us
         # The lock says "alive"; the kernel takes it back however the process ends.
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Reserved, not sparse: a full disk must show here, not as a signal at the first count.
-        os.posix_fallocate(self._file.fileno(), 0, start + 8 * layout.size)
+        try:  # reserved, not sparse: a full disk must show here, not as a signal at the first count
+            os.posix_fallocate(self._file.fileno(), 0, start + 8 * layout.size)
+        except OSError:
+            making.unlink()
+            raise
         self._map = mmap.mmap(self._file.fileno(), start + 8 * layout.size)
         self._map[: len(MAGIC) + 4 + len(header)] = MAGIC + struct.pack("<I", len(header)) + header
         making.rename(folder / f"{name}.cells")
@@ -174,6 +178,9 @@ class Cells:
 
     def count_refusal(self, reason: str) -> None:
         self.cells[self._index[("forebay_refused", reason)]] += 1
+
+    def count_snapshot_refused(self) -> None:
+        self.cells[self._index[("forebay_snapshots_refused",)]] += 1
 
     def count_finished(self, at: EndpointCells, record: Finished) -> None:
         """Counts one record."""

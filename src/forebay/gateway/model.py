@@ -5,18 +5,26 @@ does I/O but through what it is handed.
 """
 
 import asyncio
+import re
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from forebay.core.errors import CallerLeft, ConfigInvalid, ForebayError, UpstreamCredentials
+from forebay.core.errors import (
+    CallerLeft,
+    ForebayError,
+    TargetError,
+    TargetMisconfigured,
+    UpstreamCredentials,
+)
 from forebay.core.events import Tokens, UsageSource
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import Endpoint, Route, Snapshot, Target
 from forebay.gateway.call import Call
 from forebay.gateway.metrics import Cells, EndpointCells
 from forebay.gateway.policy.attempt import Attempts
-from forebay.net.client import Client, Origin, parse_address
+from forebay.net.client import Address, Client, Origin, parse_address
 from forebay.net.connection import Connection
 
 
@@ -74,7 +82,7 @@ class TargetState:
     origin: Origin
     heads: Mapping[Endpoint, bytes]  #: the head of a request, up to what differs between requests
     secret: bytes
-    problem: UpstreamCredentials | None  #: why it cannot be sent to
+    problem: TargetError | None  #: why it cannot be sent to
     cell_ok: int
     cell_failed: int
 
@@ -109,8 +117,8 @@ class State:
 def build_state(snapshot: Snapshot, *, client: Client, cells: Cells, read_secret: ReadSecret) -> State:
     """Compiles a snapshot.  Pools of addresses that stay are kept.
 
-    Raises:
-        ConfigInvalid: a target's URL or authority file is of no use.
+    A target that is of no use has a `problem`, and is no reason to refuse the rest: a key that was revoked
+    must stop working whatever else has been edited.
     """
     names = [route.model for route in snapshot.table.routes]
     targets: dict[str, TargetState] = {}
@@ -139,26 +147,43 @@ def build_state(snapshot: Snapshot, *, client: Client, cells: Cells, read_secret
     )
 
 
+def list_problems(state: State) -> list[str]:
+    """Why some targets cannot be sent to, each once."""
+    found = {
+        target.target.id: target.problem.message
+        for route in state.routes.values()
+        for target in route.targets
+        if target.problem is not None
+    }
+    return list(found.values())
+
+
 def _build_target(target: Target, client: Client, cells: Cells, read_secret: ReadSecret) -> TargetState:
+    problem: TargetError | None = None
+    secret, heads = "", {}
+    origin = Origin(client, Address(scheme="http", host="", port=0), 0, None)  # which nobody will ask
+    try:
+        if target.api_key is not None:
+            secret = read_secret(target.api_key)
+    except LookupError as error:
+        problem = UpstreamCredentials(f"the credentials of target {target.id} are missing: {error}")
     try:
         address, path = parse_address(target.url, target.tls_ca)
+        heads = {
+            endpoint: build_head(address.authority, f"{path}/{endpoint.value}", secret)
+            for endpoint in Endpoint
+        }
         origin = client.origin(address, target.connections_max)
-    except (ValueError, OSError) as error:
-        raise ConfigInvalid(f"target {target.id}: {error}") from None
-    secret, problem = "", None
-    if target.api_key is not None:
-        try:
-            secret = read_secret(target.api_key)
-        except LookupError as error:
-            problem = UpstreamCredentials(f"the credentials of target {target.id} are missing: {error}")
+    except ValueError:  # its words may hold the URL, and that a password
+        problem = TargetMisconfigured(f"the address of target {target.id} is of no use")
+    except OSError as error:
+        reason = "it holds no certificate in PEM" if isinstance(error, ssl.SSLError) else error.strerror
+        problem = TargetMisconfigured(f"the file `tls_ca` of target {target.id} is of no use: {reason}")
     cell_ok, cell_failed = cells.attempts(target.id)
     return TargetState(
         target=target,
         origin=origin,
-        heads={
-            endpoint: build_head(address.authority, f"{path}/{endpoint.value}", secret)
-            for endpoint in Endpoint
-        },
+        heads=heads,
         secret=secret.encode(),
         problem=problem,
         cell_ok=cell_ok,
@@ -170,6 +195,9 @@ def build_head(authority: str, path: str, secret: str) -> bytes:
     """The head of a request to a target, without its length, its id and its end.
 
     It is written here from nothing: what a caller sent reaches a target only if it is put here by name.
+
+    Raises:
+        ValueError: a part that a head can't carry.
     """
     lines = [
         f"POST {path} HTTP/1.1",
@@ -179,9 +207,11 @@ def build_head(authority: str, path: str, secret: str) -> bytes:
         "accept-encoding: identity",
         "user-agent: forebay",
     ]
+    if not (authority + path).isascii() or re.search(r"[\x00-\x20\x7f]", authority + path):
+        raise ValueError("an address in ASCII, without blanks, is needed")
     if secret:
         lines.append(f"authorization: Bearer {secret}")
-    return ("\r\n".join(lines) + "\r\n").encode("latin-1")
+    return ("\r\n".join(lines) + "\r\n").encode("ascii")
 
 
 UNTRIED = Attempts(made=0, limit=0, targets_left=0)  #: for requests that never get that far; never changed
