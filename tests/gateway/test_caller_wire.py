@@ -219,6 +219,57 @@ def test_more_pipelined_requests_than_are_read_ahead_are_all_answered(
         sending.result()
 
 
+@pytest.mark.parametrize("following", [b"", AUTH, AUTH.replace(TEST_KEY.encode(), b"fb-wrong")])
+def test_thousands_of_requests_behind_one_that_takes_long(
+    gateway: GatewayProcess, upstream: Stage, following: bytes
+) -> None:
+    """Each is refused at once when its turn comes; a turn is not taken from within the one before."""
+    gate = Gate()
+    upstream.next.append([Wait(gate), *json_answer(chat_completion())])
+    refused = POST + following + b"content-length: 0\r\n\r\n"
+    with RawCaller(gateway.port) as caller, ThreadPoolExecutor(1) as pool:
+        caller.send(WHOLE)
+        upstream.wait_request()
+        last = b"GET /healthz HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n"
+        sending = pool.submit(caller.send, refused * 3000 + last)
+        time.sleep(0.2)
+        gate.open()
+        said = read_to_end(caller)
+        sending.result()
+    assert said.count(b"HTTP/1.1 200 OK") == 2
+    assert said.count(b"HTTP/1.1 4") == 3000
+
+
+@pytest.mark.parametrize("request_", [POST + b"content-length: 0\r\n\r\n", b"GET /healthz HTTP/1.1\r\n\r\n"])
+def test_a_caller_that_only_asks_and_never_reads_fills_no_memory(
+    gateway: GatewayProcess, client: httpx.Client, upstream: Stage, request_: bytes
+) -> None:
+    before = gateway.rss_bytes
+    with RawCaller(gateway.port, receive_buffer=4096) as caller:
+        caller.socket.settimeout(0.7)
+        with pytest.raises(TimeoutError):
+            caller.send(request_ * (100_000_000 // len(request_)))
+        assert gateway.rss_bytes < before + (12 << 20)
+        assert client.post("/chat/completions", content=BODY).status_code == 200
+        said = caller.read(1 << 20)
+        assert said.startswith(b"HTTP/1.1 ")
+    gateway.wait_idle()
+
+
+def test_what_stands_behind_the_last_request_of_a_connection_is_not_served(
+    gateway: GatewayProcess, upstream: Stage
+) -> None:
+    gate = Gate()
+    upstream.next.append([Wait(gate), *json_answer(chat_completion())])
+    last = WHOLE.replace(b"host: t\r\n", b"host: t\r\nconnection: close\r\n")
+    with RawCaller(gateway.port) as caller:
+        caller.send(WHOLE + last + WHOLE * 3)
+        upstream.wait_request()
+        gate.open()
+        assert read_to_end(caller).count(b"HTTP/1.1 200 OK") == 2
+    assert len(upstream.requests) == 2
+
+
 def test_a_caller_that_leaves_a_pipeline_ends_all_of_it(gateway: GatewayProcess, upstream: Stage) -> None:
     upstream.answer = [*sse_head(), Wait(Gate())]
     with RawCaller(gateway.port) as caller:

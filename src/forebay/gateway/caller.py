@@ -51,7 +51,8 @@ class CallerConnection(asyncio.Protocol):
 
     __slots__ = (
         "_call", "_head_bytes", "_headers", "_offered", "_parser", "_paused", "_queue", "_reading",
-        "_transport", "_unsent", "drained", "held", "lingering", "loop", "on_header", "server", "since",
+        "_serving_queued", "_transport", "_unsent", "drained", "held", "lingering", "loop", "on_header",
+        "server", "since",
     )  # fmt: skip
 
     def __init__(self, server: Host) -> None:
@@ -70,6 +71,7 @@ class CallerConnection(asyncio.Protocol):
         self._offered: Call | None = None  # a request that offers to switch protocols
         self._queue: deque[Call] = deque()
         self._paused = False
+        self._serving_queued = False
         self.lingering = False
         self.since = server.time  # since when we wait for the caller
         self._unsent = 0  # bytes of an answer that the caller had not taken when we last looked
@@ -141,6 +143,8 @@ class CallerConnection(asyncio.Protocol):
         drained, self.drained = self.drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)
+        if self._call is None and not self.lingering:
+            self._serve_queued()
 
     # --- httptools' side ------------------------------------------------------------------------------------
 
@@ -208,7 +212,7 @@ class CallerConnection(asyncio.Protocol):
     # --- one request after the other ------------------------------------------------------------------------
 
     def _start(self, call: Call) -> None:
-        if self._call is None:
+        if self._call is None and not self._queue and self.drained is None:
             self._serve(call)
             return
         self._queue.append(call)
@@ -231,12 +235,24 @@ class CallerConnection(asyncio.Protocol):
             self._linger()
             return
         if not call.keep_alive or self.server.closing:
+            self._queue.clear()
             self.close()
             return
-        if self._queue:
-            following = self._queue.popleft()
+        if self.drained is not None:
+            self._pause()  # whoever does not take answers can't ask for more of them
+        elif self._queue:
+            self._serve_queued()
+
+    def _serve_queued(self) -> None:
+        """Serves what waits in a loop, for an answer given at once leads back to `finish` from within it."""
+        if self._serving_queued:
+            return
+        self._serving_queued = True
+        while self._queue and self._call is None and self.drained is None:
+            self._serve(self._queue.popleft())
+        self._serving_queued = False
+        if len(self._queue) < PIPELINE_MAX and self.drained is None:
             self._resume()
-            self._serve(following)
 
     def _linger(self) -> None:
         """Ends a connection whose caller is still sending a body that nobody wants.
@@ -325,7 +341,7 @@ class CallerConnection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        return self._call is None and (self._reading is None or self.lingering)
+        return self._call is None and not self._queue and (self._reading is None or self.lingering)
 
     @property
     def unsent_bytes(self) -> int:

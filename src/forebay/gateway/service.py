@@ -292,7 +292,8 @@ class Service:
             raise CallerLeft("the caller left")
         view, endpoint, timeouts = exchange.view, exchange.endpoint, target.target.timeouts
         payload = self._dialect.encode_request(exchange.body, view, endpoint, target.target.model)
-        head = target.heads[endpoint] + _build_head_rest(exchange.id, len(payload), exchange.call.headers)
+        size = sum(map(len, payload)) if isinstance(payload, list) else len(payload)
+        head = target.heads[endpoint] + _build_head_rest(exchange.id, size, exchange.call.headers)
         # Not for a whole answer, whose first byte comes when all its tokens are there.
         first_s = timeouts.first_token_s if exchange.stream and exchange.tries.has_alternative else None
         target.origin.watch(connection, first_s, timeouts.idle_s, exchange.deadline)
@@ -349,10 +350,10 @@ class Service:
         self.draining = True
         error = Draining("the gateway is shutting down; send the request again", retry_after_s=1)
         for exchange in tuple(self.active):
-            if exchange.connection is not None and not exchange.call.is_behind:
-                exchange.connection.fail(error)
-            elif exchange.task is not None:
+            if exchange.task is not None and (exchange.connection is None or exchange.call.is_behind):
                 exchange.task.cancel()
+            elif exchange.connection is not None:
+                exchange.connection.fail(error)
         return len(self.active)
 
     def _explain_cancel(self, exchange: Exchange) -> ForebayError:
