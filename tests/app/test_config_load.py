@@ -4,6 +4,7 @@ import struct
 from pathlib import Path
 
 import pytest
+import trustme
 from pydantic import ValidationError
 
 from forebay.app.config import Config, check_config, dump_config, find_config_file, load_config, read_api_key
@@ -57,7 +58,7 @@ def test_which_file_applies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_paths_start_at_the_folder_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "w.gguf").write_bytes(SMALLEST_GGUF)
-    (tmp_path / "ca.pem").write_text("")
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     (tmp_path / "secret").write_text("x")
     config = load(
         tmp_path,

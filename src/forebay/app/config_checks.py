@@ -5,6 +5,7 @@ are mended.  Looks at files and the environment, and changes nothing.
 """
 
 import re
+import ssl
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -208,10 +209,9 @@ def _check_target_url(path: KeyPath, target: Mapping[str, Any]) -> Iterator[Foun
 def _check_secret(
     path: KeyPath, target: Mapping[str, Any], origin: ConfigOrigin, env: Mapping[str, str]
 ) -> Iterator[Found]:
-    if isinstance(ca := target.get("tls_ca"), str) and not _is_file(origin.folder, ca):
-        yield _error(
-            (*path, "tls_ca"), "no such file", "give a PEM file; relative paths start at the file's folder"
-        )
+    ca = target.get("tls_ca")
+    if isinstance(ca, str) and (problem := _find_ca_problem(origin.folder, ca)):
+        yield _error((*path, "tls_ca"), problem, "give a PEM file; relative paths start at the file's folder")
     reference = target.get("api_key")
     if not isinstance(reference, str):
         return
@@ -224,6 +224,19 @@ def _check_secret(
         yield _warning(
             (*path, "api_key"), "the file with the secret can't be found", "check the path", secret=True
         )
+
+
+def _find_ca_problem(folder: Path, name: str) -> str | None:
+    """Why a file of authorities is of no use; None when it can be used."""
+    if not _is_file(folder, name):
+        return "no such file"
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(folder / Path(name).expanduser())
+    except ssl.SSLError:
+        return "holds no certificate in PEM"
+    except OSError as error:
+        return f"can't be read: {error.strerror}"
+    return None
 
 
 def _is_file(folder: Path, name: str) -> bool:

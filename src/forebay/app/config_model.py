@@ -82,6 +82,10 @@ def _check_url(value: str) -> str:
         raise ValueError("a name or password in the address is not allowed; use api_key: env:NAME")
     if parts.query or parts.fragment or re.search(r"[\s\x00-\x1f\x7f]", value):
         raise ValueError("the address must have no query, no fragment and no blanks")
+    if not host.isascii():
+        raise ValueError("the host must be in ASCII; give a name with other letters in its form `xn--…`")
+    if not value.isascii():
+        raise ValueError("the path must be in ASCII; give other characters percent-encoded")
     return value.rstrip("/")
 
 
