@@ -44,7 +44,7 @@ class _ErrorEvent(msgspec.Struct, frozen=True):
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_usage_event = msgspec.json.Decoder(_UsageEvent).decode
 _decode_error_event = msgspec.json.Decoder(_ErrorEvent).decode
-_EMPTY = (b"", b"null", b'""', b"[]", b"{}", b"false")
+_EMPTY = frozenset((b"", b"null", b'""', b"[]", b"{}", b"false"))
 
 
 class StreamMeter:
@@ -256,11 +256,16 @@ def _read_data(raw: bytes) -> bytes:
 
 def _find_content(block: bytes) -> int:
     """Where the first event stands that brings content, -1 if none does."""
+    plain = b"\r" not in block
     at = 0
     while at < len(block):
-        start, end = _find_event(block, at)
-        data = _read_data(block[start:end])
-        at = end
+        start = at
+        end = block.find(b"\n\n", at) if plain else -1
+        if end >= 0 and block.startswith(b"data: ", at) and block.find(b"\n", at, end) < 0:
+            data, at = block[at + 6 : end], end + 2
+        else:
+            start, at = _find_event(block, at)
+            data = _read_data(block[start:at])
         if not data:
             continue
         if data == b"[DONE]":
@@ -269,13 +274,16 @@ def _find_content(block: bytes) -> int:
             event = _decode_event(data)
         except UNREADABLE:
             return start  # not in the dialect as we know it: nothing to wait for
-        if event.choices and any(_speaks(choice) for choice in event.choices):
-            return start
+        for choice in event.choices or ():
+            if _speaks(choice):
+                return start
     return -1
 
 
 def _speaks(choice: _Choice) -> bool:
     if choice.text or choice.finish_reason:
         return True
-    delta = choice.delta or {}
-    return any(name != "role" and bytes(value) not in _EMPTY for name, value in delta.items())
+    for name, value in (choice.delta or {}).items():  # noqa: SIM110 - a generator costs more than this
+        if name != "role" and bytes(value) not in _EMPTY:
+            return True
+    return False
