@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from upstream_rig import CHUNKED, HEAD, OK, Headers, both_loops, exchange, origin_at, rig, run, start, turn
 
 from forebay.core.errors import UpstreamProtocol, UpstreamReset
-from forebay.net.connection import FRAMING_MAX_BYTES
+from forebay.net.answer import FRAMING_MAX_BYTES
 from forebay.testing.answers import malformed_answers
 from forebay.testing.upstream import ScriptedUpstream
 

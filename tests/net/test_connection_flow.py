@@ -269,6 +269,7 @@ def test_half_a_streamed_request_spoils_the_connection_although_nothing_waits_to
                 gate = asyncio.Event()
                 pieces = Pieces(3, 64, gate)
                 sending = asyncio.ensure_future(send_stream(connection, pieces))  # type: ignore[arg-type]
+                await turn()
                 assert await connection.all() == b"ok"
                 gate.set()
                 await sending

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from upstream_rig import CHUNKED, HEAD, LIMIT, exchange, origin_at, rig, run, start, turn
 
 from forebay.core.errors import AnswerTooLarge, UpstreamProtocol
-from forebay.net.connection import FRAMING_MAX_BYTES
+from forebay.net.answer import FRAMING_MAX_BYTES
 from forebay.testing.answers import answer
 from forebay.testing.upstream import ScriptedUpstream
 

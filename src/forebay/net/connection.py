@@ -1,10 +1,10 @@
 """One HTTP/1.1 connection to an upstream, one exchange at a time.
 
-The connection is its own answer: no object is made for a request or a chunk.  It parses with httptools,
-wakes its one waiter when what it waits for is there (`SOME`, `ALL`), and stops reading from the socket while
-the waiter is behind.  It never decides whether to try again: it raises what happened and says, by the
-error's class, whether the target can have seen the request.  It can't carry HEAD or CONNECT, whose answers
-are framed otherwise.
+The connection is its own answer: no object is made for a request or a chunk.  It feeds the parser, wakes its
+one waiter when what it waits for is there (`SOME`, `ALL`), and stops reading from the socket while the waiter
+is behind.  It never decides whether to try again: it raises what happened and says, by the error's class,
+whether the target can have seen the request.  It can't carry HEAD or CONNECT, whose answers are framed
+otherwise.
 """
 
 import asyncio
@@ -18,17 +18,16 @@ from forebay.core.errors import (
     AnswerTooLarge,
     ForebayError,
     StaleConnection,
+    TargetError,
     UpstreamProtocol,
     UpstreamReset,
 )
+from forebay.net.answer import FRAMING_MAX_BYTES, Answer
 from forebay.net.tcp_info import count_unacked_bytes
 
 #: Bytes held for a slow reader before reading from the socket stops.  What is read by then comes on top:
 #: 256 KiB, over TLS twice that.
 READ_HIGH_WATER = 256 * 1024
-#: Bytes that reads may bring in a row without any body: heads (1xx too), chunk framing, trailers.  A head
-#: that ends in the same read as its body begins is not counted, so one may be longer by a read.
-FRAMING_MAX_BYTES = 64 * 1024
 
 NOTHING, SOME, ALL = 0, 1, 2  #: what the waiter waits for
 FRESH, POOLED, REUSED = 0, 1, 2  #: where a connection is: never pooled, in the pool, taken out of it
@@ -51,53 +50,34 @@ class Home(Protocol):
     def forget(self, connection: "Connection") -> None: ...
 
 
-class Connection(asyncio.Protocol):
-    """An open connection; see the module.  Use: `send`, then `some`/`all`, then `release` or `abort`, once.
-
-    Attributes (of the current answer):
-        status: the HTTP status, 0 before the head has come.
-        headers: pairs of bytes, names as sent; without trailers and without those of 1xx answers.
-        complete: whether the answer's last byte has been parsed.
-        received: body bytes so far.
-    """
+class Connection(Answer, asyncio.Protocol):
+    """An open connection.  Use: `send`, then `some` or `all`, then `release` or `abort`, once."""
 
     __slots__ = (
-        "_argument", "_awaiting", "_callback", "_chunks", "_clock", "_drained", "_error", "_framed_after",
-        "_framing_bytes", "_held", "_home", "_keep_alive", "_limit", "_loop", "_parser", "_poll",
-        "_request_bytes", "_sending", "_transport", "_waiter", "busy", "complete", "content_seen", "first_at",
-        "headers", "idle_s", "idle_until", "keep_s", "last_at", "paused", "place", "received", "status",
-        "total_at",
+        "_argument", "_awaiting", "_callback", "_clock", "_drained", "_error", "_home", "_loop", "_poll",
+        "_request_bytes", "_sending", "_transport", "_waiter", "busy", "content_seen", "first_at", "idle_s",
+        "idle_until", "keep_s", "last_at", "paused", "place", "total_at",
     )  # fmt: skip
 
     def __init__(self, home: Home) -> None:
+        super().__init__()
         self._home = home
         self._loop = home.loop
         self._clock = home.clock
-        self._parser: Any = httptools.HttpResponseParser(self)
         self._transport: Any = None
         self._poll = select.poll()
         self._waiter: asyncio.Future[None] | None = None
         self._awaiting = NOTHING
         self._callback: Callable[[Any], None] | None = None
         self._argument: object = None
-        self._chunks: list[bytes] = []
-        self._held = 0
-        self._framing_bytes = 0
-        self._framed_after = 0
-        self._limit = 0
         self._request_bytes = 0
         self._sending = False
         self._error: Exception | None = None
         self.paused = False
         self._drained: asyncio.Future[None] | None = None
-        self._keep_alive = False
         self.busy = False
         self.place = FRESH
-        self.complete = False
         self.content_seen = False
-        self.status = 0
-        self.received = 0
-        self.headers: list[tuple[bytes, bytes]] = []
         self.keep_s = 0.0
         self.idle_until = 0.0
         self.first_at: float | None = None
@@ -107,12 +87,18 @@ class Connection(asyncio.Protocol):
 
     # --- one exchange ---------------------------------------------------------------------------------------
 
-    def send(self, head: bytes, body: bytes, limit: int) -> None:
+    def send(self, head: bytes, body: bytes | list[bytes | memoryview], limit: int) -> None:
         """Starts an exchange: writes the request; at most `limit` bytes of answer will be held at once.
+
+        A body in pieces is written as it lies, without a copy.
 
         Raises:
             StaleConnection: the connection was closed after it had been acquired.
         """
+        if isinstance(body, list):
+            self._begin(len(head) + sum(map(len, body)), limit)
+            self._transport.writelines((head, *body))
+            return
         self._begin(len(head) + len(body), limit)
         if len(body) < 16384:
             self._transport.write(head + body)
@@ -144,16 +130,10 @@ class Connection(asyncio.Protocol):
     def _begin(self, request_bytes: int, limit: int) -> None:
         if self._transport is None:
             raise StaleConnection("the target closed the connection before the request was sent")
+        self._expect(limit)
         self.busy = True
-        self.complete = False
         self.content_seen = False
-        self.status = 0
-        self.received = 0
-        self.headers = []
         self.last_at = None
-        self._held = 0
-        self._framing_bytes = 0
-        self._limit = limit
         self._request_bytes = request_bytes
 
     async def some(self) -> bytes:
@@ -198,6 +178,8 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     async def _wait(self, what: int) -> None:
+        if not self.busy:  # else whoever waits for what is over would wait for ever
+            raise UpstreamReset("the exchange is over")
         self._awaiting = what
         if self.paused:
             self._resume()
@@ -217,10 +199,6 @@ class Connection(asyncio.Protocol):
         self._callback = callback
         self._argument = argument
 
-    def put_back(self, data: bytes) -> None:
-        """Gives back what was taken; `some` and `all` will return it again."""
-        self._chunks.insert(0, data)
-
     def _wake(self) -> None:
         callback = self._callback
         if callback is not None:
@@ -238,13 +216,6 @@ class Connection(asyncio.Protocol):
         drained = self._drained
         if drained is not None and not drained.done():
             drained.set_result(None)
-
-    def header(self, name: bytes) -> bytes:
-        """The value of an answer's header by its lower-case name, `b""` where it is missing."""
-        for key, value in self.headers:
-            if len(key) == len(name) and key.lower() == name:
-                return value
-        return b""
 
     def release(self) -> None:
         """Ends the exchange: back to the pool if the connection can serve again, closed otherwise."""
@@ -304,36 +275,36 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._break("the target tried to switch protocols")
+            self._break(UpstreamProtocol("the target tried to switch protocols"))
             return
         except httptools.HttpParserError as error:
-            self._break(f"the target's answer is not HTTP/1.1: {error.__context__ or error}")
+            cause = error.__context__ or error
+            if not isinstance(cause, AnswerTooLarge):
+                cause = UpstreamProtocol(f"the target's answer is not HTTP/1.1: {cause}")
+            self._break(cause)
             return
         awaiting = self._awaiting
         if self.complete or (awaiting == SOME and self._chunks):
             self._wake()
-        elif self.received == received:
-            self._count_framing(len(data))
+            if self._drained is not None and self.complete:
+                self._wake_writer()
+        elif self.received == received and self._is_framing_too_long(len(data)):
+            text = f"the target's answer has more than {FRAMING_MAX_BYTES} bytes of headers"
+            self._break(UpstreamProtocol(text))
+            return
         # The loop may read many times before the woken reader has its turn: waking it is no reason to go on.
         if self._held > READ_HIGH_WATER and awaiting != ALL and not self.paused and not self.complete:
             self.paused = True
             self._transport.pause_reading()
 
-    def _count_framing(self, size: int) -> None:
-        """Bounds what the parser may pile up of a header that never ends."""
-        if self._framed_after != self.received:
-            self._framed_after = self.received
-            self._framing_bytes = 0
-        self._framing_bytes += size
-        if self._framing_bytes > FRAMING_MAX_BYTES:
-            self._break(f"the target's answer has more than {FRAMING_MAX_BYTES} bytes of headers")
-
-    def _break(self, message: str) -> None:
+    def _break(self, error: TargetError) -> None:
+        """Gives up on a peer that does not speak HTTP as it should; an answer that came before stays good."""
         self._keep_alive = False
-        if not self.complete:
-            self.fail(UpstreamProtocol(message))
-        self._wake()
         self._transport.abort()
+        if not self.complete:
+            self.fail(error)
+        self._wake()
+        self._wake_writer()
 
     def eof_received(self) -> None:
         self._keep_alive = False
@@ -362,10 +333,6 @@ class Connection(asyncio.Protocol):
         self._wake_writer()
         self._drained = None
 
-    def _ends_with_connection(self) -> bool:
-        """Neither length nor chunks: the body ends where the connection does."""
-        return not any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
-
     def _fail_if_unseen(self) -> None:
         """Fails with `StaleConnection` if the peer ended before one byte of our request had reached it.
 
@@ -378,41 +345,3 @@ class Connection(asyncio.Protocol):
         unacked = count_unacked_bytes(transport.get_extra_info("socket"))
         if unacked is not None and unacked + transport.get_write_buffer_size() >= self._request_bytes:
             self.fail(StaleConnection("the target closed the pooled connection before it saw the request"))
-
-    # --- httptools' side ------------------------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        if self.complete:
-            self._keep_alive = False  # a second answer to one request
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.status:  # else a trailer, or of a second answer
-            self.headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        if self.complete:
-            return
-        status = self._parser.get_status_code()
-        if status >= 200:
-            self.status = status
-        elif status >= 100:
-            self.headers = []  # informational: the answer is still to come
-        else:
-            raise ValueError(f"status {status}")
-
-    def on_body(self, body: bytes) -> None:
-        if self.complete:
-            return
-        size = len(body)
-        self.received += size
-        self._held += size
-        if self._held > self._limit:
-            self.fail(AnswerTooLarge(f"the target's answer is larger than {self._limit} bytes"))
-            raise ValueError("too large")  # ends the parse, and with it the connection
-        self._chunks.append(body)
-
-    def on_message_complete(self) -> None:
-        if self.status and not self.complete:
-            self.complete = True
-            self._keep_alive = self._parser.should_keep_alive()
-            self._wake_writer()

@@ -1,0 +1,115 @@
+"""One answer as it is parsed: its head, the body bytes that nobody has taken, and whether it is complete.
+
+Httptools calls it back, and it bounds what an answer can make us hold.  It knows no socket and waits for
+nothing: that is `connection`'s part.
+"""
+
+from typing import Any
+
+import httptools
+
+from forebay.core.errors import AnswerTooLarge
+
+#: Bytes that reads may bring in a row without any body: heads (1xx too), chunk framing, trailers.  A head
+#: that ends in the same read as its body begins is not counted, so one may be longer by a read.
+FRAMING_MAX_BYTES = 64 * 1024
+
+
+class Answer:
+    """See the module.
+
+    Attributes:
+        status: the HTTP status, 0 before the head has come.
+        headers: pairs of bytes, names as sent; without trailers and without those of 1xx answers.
+        complete: whether the last byte has been parsed.
+        received: body bytes so far.
+    """
+
+    __slots__ = (
+        "_chunks", "_framed_after", "_framing_bytes", "_held", "_keep_alive", "_limit", "_parser", "complete",
+        "headers", "received", "status",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._chunks: list[bytes] = []
+        self._held = 0
+        self._framing_bytes = 0
+        self._framed_after = 0
+        self._limit = 0
+        self._keep_alive = False
+        self.complete = False
+        self.status = 0
+        self.received = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+
+    def _expect(self, limit: int) -> None:
+        """Makes ready for the next answer, of which at most `limit` bytes will be held at once."""
+        self.complete = False
+        self.status = 0
+        self.received = 0
+        self.headers = []
+        self._held = 0
+        self._framing_bytes = 0
+        self._limit = limit
+
+    def header(self, name: bytes) -> bytes:
+        """The value of a header by its lower-case name, `b""` where it is missing."""
+        for key, value in self.headers:
+            if len(key) == len(name) and key.lower() == name:
+                return value
+        return b""
+
+    def put_back(self, data: bytes) -> None:
+        """Gives back what was taken: it will be the next to be taken again."""
+        if data:
+            self._chunks.insert(0, data)
+            self._held += len(data)
+
+    def _is_framing_too_long(self, size: int) -> bool:
+        """Counts bytes that brought no body: the parser piles up a header that never ends."""
+        if self._framed_after != self.received:
+            self._framed_after = self.received
+            self._framing_bytes = 0
+        self._framing_bytes += size
+        return self._framing_bytes > FRAMING_MAX_BYTES
+
+    def _ends_with_connection(self) -> bool:
+        """Neither length nor chunks: the body ends where the connection does."""
+        return not any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+
+    # --- httptools' side: an exception ends the parse -------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            self._keep_alive = False  # a second answer to one request
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.status:  # else a trailer, or of a second answer
+            self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        if self.complete:
+            return
+        status = self._parser.get_status_code()
+        if status >= 200:
+            self.status = status
+        elif status >= 100:
+            self.headers = []  # informational: the answer is still to come
+        else:
+            raise ValueError(f"status {status}")
+
+    def on_body(self, body: bytes) -> None:
+        if self.complete:
+            return
+        size = len(body)
+        self.received += size
+        self._held += size
+        if self._held > self._limit:
+            raise AnswerTooLarge(f"the target's answer is larger than {self._limit} bytes")
+        self._chunks.append(body)
+
+    def on_message_complete(self) -> None:
+        if self.status and not self.complete:
+            self.complete = True
+            self._keep_alive = self._parser.should_keep_alive()
