@@ -1,6 +1,7 @@
 """The dialect: requests keep their bytes, answers say what they cost, errors read as OpenAI's."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ CHAT = Endpoint.CHAT
 
 
 def encode(body: bytes, model: str = "m", endpoint: Endpoint = CHAT) -> bytes:
-    return openai.encode_request(body, openai.read_request(body), endpoint, model)
+    made = openai.encode_request(body, openai.read_request(body), endpoint, model)
+    return made if isinstance(made, bytes) else b"".join(made)
 
 
 # --- requests -----------------------------------------------------------------------------------------------
@@ -165,6 +167,25 @@ def test_no_body_breaks_the_reader(body: bytes) -> None:
     except errors.CallerError:
         return
     openai.encode_request(body, view, CHAT, "other")
+
+
+@pytest.mark.parametrize("more", [b"", b',"stream":true', b',"stream":true,"stream_options":null'])
+@pytest.mark.parametrize("model", ["m", "other"])
+def test_a_large_body_is_edited_without_a_copy(more: bytes, model: str) -> None:
+    body = b'{"model":"m","messages":["' + b"x" * (8 << 20) + b'"]%b}' % more
+    view = openai.read_request(body)
+    tracemalloc.start()
+    try:
+        made = openai.encode_request(body, view, CHAT, model)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100_000
+    whole = made if isinstance(made, bytes) else b"".join(made)
+    expected: dict[str, Any] = json.loads(body) | {"model": model}
+    if more:
+        expected["stream_options"] = {"include_usage": True}
+    assert json.loads(whole) == expected
 
 
 # --- answers ------------------------------------------------------------------------------------------------

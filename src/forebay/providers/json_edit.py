@@ -49,12 +49,12 @@ def find_fields(data: bytes) -> dict[str, tuple[int, int, int]] | None:
     places: dict[str, tuple[int, int, int]] = {}
     at = data.index(b"{") + 1
     for name, raw in fields.items():
-        value = bytes(raw)
+        value = memoryview(raw)  # into `data`: a body of many megabytes is not copied to look at it
         key_start = data.index(b'"', at)
         after_key = _end_of_string(data, key_start)
         start = _skip_space(data, data.index(b":", after_key) + 1)
         end = start + len(value)
-        if data[start:end] != value:
+        if not data.startswith(value, start):
             return None
         places[name] = (key_start, start, end)
         at = end
@@ -70,11 +70,14 @@ def set_fields(data: bytes, values: Mapping[str, bytes]) -> bytes:
     Raises:
         UNREADABLE: `data` is not a JSON object, or one of more than FIELDS_MAX fields.
     """
+    return b"".join(split_fields(data, values))
+
+
+def split_fields(data: bytes, values: Mapping[str, bytes]) -> list[bytes | memoryview]:
+    """What `set_fields` gives, in pieces that lie in `data` wherever they can; raises as it does."""
     places = find_fields(data)
     if places is None:
-        merged = {name: bytes(raw) for name, raw in _decode_fields(data).items()} | dict(values)
-        pairs = (msgspec.json.encode(name) + b":" + value for name, value in merged.items())
-        return b"{" + b",".join(pairs) + b"}"
+        return _merge_fields(data, values)
     view = memoryview(data)
     opening = data.index(b"{") + 1
     added = [msgspec.json.encode(name) + b":" + value for name, value in values.items() if name not in places]
@@ -87,7 +90,15 @@ def set_fields(data: bytes, values: Mapping[str, bytes]) -> bytes:
             parts += (view[at:start], values[name])
             at = end
     parts.append(view[at:])
-    return b"".join(parts)
+    return parts
+
+
+def _merge_fields(data: bytes, values: Mapping[str, bytes]) -> list[bytes | memoryview]:
+    kept = {name: memoryview(raw) for name, raw in _decode_fields(data).items()}
+    parts: list[bytes | memoryview] = []
+    for name, value in (kept | dict(values)).items():
+        parts += (b"," if parts else b"{", msgspec.json.encode(name), b":", value)
+    return [*parts, b"}"]
 
 
 def drop_field(data: bytes, name: str) -> bytes:

@@ -10,10 +10,12 @@ import msgspec
 from forebay.core.errors import ForebayError, InvalidJSON, InvalidValue, MissingField
 from forebay.core.events import Tokens
 from forebay.core.routes import Endpoint
-from forebay.providers.json_edit import FIELDS_MAX, NOTHING, UNREADABLE, set_fields
+from forebay.providers.json_edit import FIELDS_MAX, NOTHING, UNREADABLE, split_fields
 from forebay.providers.openai_stream import StreamMeter
 from forebay.providers.openai_usage import estimate_tokens as estimate_tokens
 from forebay.providers.openai_usage import read_usage
+
+JOINED_MAX_BYTES = 64 * 1024  #: a body up to this size is copied where it is changed; a larger one is not
 
 UNSET = msgspec.UNSET
 Unset = msgspec.UnsetType
@@ -105,10 +107,12 @@ def _explain(error: msgspec.ValidationError) -> ForebayError:
     return InvalidValue(f"`{param}` has the wrong type: {what[:1].lower()}{what[1:]}", param=param)
 
 
-def encode_request(body: bytes, view: RequestView, endpoint: Endpoint, target_model: str) -> bytes:
+def encode_request(
+    body: bytes, view: RequestView, endpoint: Endpoint, target_model: str
+) -> bytes | list[bytes | memoryview]:
     """The bytes for a target: the caller's own, but for the model's name and the question for usage.
 
-    The body is copied at most once, and only where something changes.
+    A body of more than JOINED_MAX_BYTES that has to be changed comes in pieces that lie in it, not as a copy.
 
     Raises:
         InvalidJSON: something has to change, and the body has no place for it that can be found.
@@ -120,16 +124,18 @@ def encode_request(body: bytes, view: RequestView, endpoint: Endpoint, target_mo
         if view.stream_options is UNSET and not changes:
             # By far the most common edit, and nothing needs to be looked up for it.
             opening = body.index(b"{") + 1
-            return b"".join((b'{"stream_options":{"include_usage":true},', memoryview(body)[opening:]))
+            front, rest = b'{"stream_options":{"include_usage":true},', memoryview(body)[opening:]
+            return b"".join((front, rest)) if len(body) <= JOINED_MAX_BYTES else [front, rest]
         changes["stream_options"] = _ask_for_usage(body)
     if not changes:
         return body
     try:
-        return set_fields(body, changes)
+        parts = split_fields(body, changes)
     except msgspec.ValidationError:
         raise InvalidJSON(f"the request body has more than {FIELDS_MAX} fields at its top level") from None
     except UNREADABLE as error:
         raise InvalidJSON(f"the request body is not valid JSON: {error}") from None
+    return b"".join(parts) if len(body) <= JOINED_MAX_BYTES else parts
 
 
 class _StreamOptionsOnly(msgspec.Struct, frozen=True):
