@@ -57,7 +57,7 @@ class Intake:
             state.cells.count_refusal("unauthenticated")
             raise Unauthenticated("no API key: send it as `Authorization: Bearer fb-…`")
         scheme, _, secret = credential.partition(b" ")
-        key = state.keys.get(compute_key_digest(secret.strip())) if scheme.lower() == b"bearer" else None
+        key = state.find_key(compute_key_digest(secret.strip())) if scheme.lower() == b"bearer" else None
         if key is None:
             state.cells.count_refusal("unauthenticated")
             raise Unauthenticated("the API key is wrong, expired or revoked")

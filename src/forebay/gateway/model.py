@@ -105,15 +105,30 @@ class KeyState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """A compiled snapshot."""
+    """A compiled snapshot.
+
+    What a key may call is only looked up once the key is used: with many keys and many models it would keep
+    every request waiting to do so for all of them when a snapshot is swapped in.
+    """
 
     snapshot: Snapshot
     table_hash: str
     routes: Mapping[str, RouteState]
-    keys: Mapping[bytes, KeyState]
+    keys: Mapping[bytes, KeyEntry]  #: by digest
     known: dict[bytes, KeyState]  #: keys by the header that was recognised; gone with this snapshot
+    allowed: dict[tuple[str, ...], frozenset[str]]  #: public names by the patterns of keys that were used
     cells: Cells
     unknown: EndpointCells  #: for requests that name no known model
+
+    def find_key(self, digest: bytes) -> KeyState | None:
+        """The key with this digest, and what it may call."""
+        entry = self.keys.get(digest)
+        if entry is None:
+            return None
+        allowed = self.allowed.get(entry.models)
+        if allowed is None:
+            allowed = self.allowed[entry.models] = frozenset(filter(entry.allows, self.routes))
+        return KeyState(entry=entry, allowed=allowed)
 
 
 def build_state(snapshot: Snapshot, *, client: Client, cells: Cells, read_secret: ReadSecret) -> State:
@@ -122,7 +137,6 @@ def build_state(snapshot: Snapshot, *, client: Client, cells: Cells, read_secret
     A target that is of no use has a `problem`, and is no reason to refuse the rest: a key that was revoked
     must stop working whatever else has been edited.
     """
-    names = [route.model for route in snapshot.table.routes]
     targets: dict[str, TargetState] = {}
     routes: dict[str, RouteState] = {}
     for route in snapshot.table.routes:
@@ -139,11 +153,9 @@ def build_state(snapshot: Snapshot, *, client: Client, cells: Cells, read_secret
         snapshot=snapshot,
         table_hash=snapshot.table.compute_hash(),
         routes=routes,
-        keys={
-            entry.digest: KeyState(entry=entry, allowed=frozenset(filter(entry.allows, names)))
-            for entry in snapshot.keys
-        },
+        keys={entry.digest: entry for entry in snapshot.keys},
         known={},
+        allowed={},
         cells=cells,
         unknown=cells.endpoint("", ""),
     )

@@ -1,0 +1,64 @@
+"""What a worker makes of a snapshot, without a worker."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forebay.core.keys import KeyEntry
+from forebay.core.routes import RouteTable, Snapshot
+from forebay.gateway.metrics import Cells, compute_layout
+from forebay.gateway.model import State, build_state
+from forebay.net.client import Client
+from forebay.testing.gateway import make_route
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    loop = asyncio.new_event_loop()
+    client = Client(loop)
+    yield client
+    client.close()
+    loop.close()
+
+
+def build(snapshot: Snapshot, client: Client, folder: Path) -> State:
+    cells = Cells(folder, f"w{time.monotonic_ns()}", compute_layout(snapshot.table))
+    return build_state(snapshot, client=client, cells=cells, read_secret=str)
+
+
+def make_entry(number: int, models: tuple[str, ...]) -> KeyEntry:
+    digest = hashlib.sha256(str(number).encode()).digest()
+    return KeyEntry(id=f"k{number}", digest=digest, name="n", prefix="fb-", models=models)
+
+
+def test_ten_thousand_keys_keep_no_request_waiting(client: Client, tmp_path: Path) -> None:
+    routes = tuple(make_route(f"model-{number}", "http://127.0.0.1:1/v1") for number in range(100))
+    keys = tuple(make_entry(number, (f"model-{number}*", "gpt-*", "x")) for number in range(10_000))
+    snapshot = Snapshot(table=RouteTable(routes=routes), keys=keys)
+    took = []
+    for _ in range(3):  # the round that was disturbed least
+        begun = time.process_time()
+        state = build(snapshot, client, tmp_path)
+        took.append(time.process_time() - begun)
+    assert min(took) < 0.1, took
+    key = state.find_key(keys[7].digest)
+    assert key is not None
+    assert key.entry is keys[7]
+    assert key.allowed == {"model-7", *(f"model-7{digit}" for digit in range(10))}
+
+
+def test_keys_with_the_same_patterns_share_what_they_may_call(client: Client, tmp_path: Path) -> None:
+    routes = (make_route("a", "http://127.0.0.1:1/v1"), make_route("b", "http://127.0.0.1:1/v1"))
+    keys = tuple(make_entry(number, (("*",), ("a",), ())[number % 3]) for number in range(6))
+    state = build(Snapshot(table=RouteTable(routes=routes), keys=keys), client, tmp_path)
+    found = [state.find_key(entry.digest) for entry in keys]
+    assert [key and key.allowed for key in found] == [{"a", "b"}, {"a"}, frozenset()] * 2
+    for one, other in zip(found[:3], found[3:], strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.allowed is other.allowed
+    assert state.find_key(b"unknown") is None
