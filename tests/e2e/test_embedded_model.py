@@ -4,7 +4,10 @@ import asyncio
 import json
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import openai
 import pytest
@@ -201,3 +204,16 @@ def test_usage_is_on_record(whole: Whole, client: openai.OpenAI) -> None:
 def test_the_doctor_finds_nothing_wrong(whole: Whole) -> None:
     done = whole.command("doctor")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_example_of_the_readme_runs(whole: Whole) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    [code] = re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    for shown, real in (("http://127.0.0.1:8080/v1", whole.url), ("fb-…", whole.key)):
+        assert code.count(f'"{shown}"') == 1
+        code = code.replace(shown, real)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout

@@ -1,0 +1,34 @@
+"""Every configuration that the documentation shows is one that Forebay takes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from forebay.app.config import load_config
+from forebay.engines.weights import find_gguf
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+YAML = re.compile(r"^```yaml\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+SECRETS = re.compile(r"\benv:(\w+)")
+WEIGHTS = re.compile(r"\S+\.gguf\b")
+
+EXAMPLES = {
+    f"{path.relative_to(ROOT)}:{number}": match["text"]
+    for path in DOCUMENTS
+    for number, match in enumerate(YAML.finditer(path.read_text(encoding="utf-8")))
+}
+
+
+def test_there_are_examples() -> None:
+    assert {name.partition(":")[0] for name in EXAMPLES} >= {"README.md", "docs/configuration.md"}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_configuration_that_is_shown_is_valid(name: str, tmp_path: Path) -> None:
+    text = EXAMPLES[name]
+    file = tmp_path / "forebay.yaml"
+    file.write_text(WEIGHTS.sub(str(find_gguf("embedded:smollm2-135m")), text))
+    config = load_config(file, dict.fromkeys(SECRETS.findall(text), "a-secret"))
+    assert config.models, "an example shows models"
