@@ -108,6 +108,7 @@ def make_routes(first: str, second: str, hole: str) -> list[Route]:
         make_route("dead", closed),
         make_route("dead-first", closed, first),
         make_route("hole", hole, timeouts=Timeouts(connect_s=8)),
+        make_route("hole-total", hole, first, timeouts=Timeouts(connect_s=8, total_s=0.3)),
         make_route("hole-first", hole, first, timeouts=brief),
         make_route("hole-brief", hole, timeouts=brief),
         # Another name of the same machine is another pool.

@@ -38,12 +38,11 @@ def attempts(
     ("kind", "alone", "with_another"),
     [
         (errors.StaleConnection, Step.SAME, Step.SAME),
-        (errors.TotalTimeout, Step.STOP, Step.STOP),
         (errors.AnswerTooLarge, Step.STOP, Step.STOP),
         *[
             (kind, Step.STOP, Step.NEXT)
             for kind in KINDS
-            if kind not in (errors.StaleConnection, errors.TotalTimeout, errors.AnswerTooLarge)
+            if kind not in (errors.StaleConnection, errors.AnswerTooLarge)
         ],
     ],
 )

@@ -455,17 +455,30 @@ def test_preamble_events_do_not_count_as_the_first_token(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_the_total_timeout_ends_an_attempt_for_good(
+def test_the_total_timeout_ends_an_attempt_and_the_next_target_has_its_own(
     gateway: GatewayProcess, client: httpx.Client, upstream: Stage, fallback: Stage, stream: bool
 ) -> None:
     upstream.answer = [Stall()]
+    late = sse_answer(chat_stream(["late"])) if stream else json_answer(chat_completion("late"))
+    fallback.answer = [Sleep(0.3), *late]
     answer = ask(client, model="total", stream=stream)
-    assert answer.status_code == 504
-    assert answer.json()["error"]["code"] == "upstream_total_timeout"
-    assert not fallback.requests
+    assert b"late" in answer.content
+    assert answer.headers["x-forebay-attempts"] == "2"
     upstream.wait_closed(upstream.request, 1)
+    fallback.answer = [Stall()]
+    begun = time.monotonic()
+    answer = ask(client, model="total", stream=stream)
+    assert 1.1 < time.monotonic() - begun < 2, "no longer than the two may take together"
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "upstream_total_timeout")
+    fallback.wait_closed(fallback.requests[1], 1)
     record = gateway.wait_record(answer.headers["x-request-id"])
-    assert record.usage_source is UsageSource.ESTIMATED
+    assert (record.usage_source, record.attempts) == (UsageSource.ESTIMATED, 2)
+
+
+def test_the_total_timeout_covers_connecting(client: httpx.Client, upstream: Stage) -> None:
+    begun = time.monotonic()
+    assert ask(client, model="hole-total").headers["x-forebay-attempts"] == "2"
+    assert 0.25 < time.monotonic() - begun < 1
 
 
 def test_the_total_timeout_ends_an_endless_stream_with_an_error(

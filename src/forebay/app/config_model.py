@@ -244,7 +244,9 @@ class TimeoutsConfig(Section):
     )
     idle_s: Seconds = Field(default=120.0, description="Seconds without a byte from the target.")
     total_s: Seconds = Field(
-        default=900.0, description="Seconds for the whole request, all attempts together."
+        default=900.0,
+        description="Seconds for one attempt, connecting included; then another target is tried, if one is "
+        "left and no content has gone out. A request takes at most the sum over the targets it tries.",
     )
 
 

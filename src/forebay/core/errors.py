@@ -159,9 +159,8 @@ class IdleTimeout(TargetError):
 
 
 class TotalTimeout(TargetError):
-    """The whole request's time is used up, so no other target is tried."""
+    """The attempt's time is used up."""
 
-    next = Next.STOP
     code = "upstream_total_timeout"
     status = 504
 

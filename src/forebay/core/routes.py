@@ -21,7 +21,7 @@ class Endpoint(StrEnum):
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds.  `first_token_s` ends an attempt only while another target is left to try."""
+    """Seconds, for one attempt.  `first_token_s` ends it only while another target is left to try."""
 
     connect_s: float = 5.0
     first_token_s: float = 60.0

@@ -3,8 +3,6 @@
 It owns the account of body bytes in flight, so that no crowd of callers can fill the memory.
 """
 
-import asyncio
-
 from forebay.core.clock import Clock
 from forebay.core.errors import BodyTooLarge, Overloaded, Unauthenticated
 from forebay.core.keys import compute_key_digest
@@ -23,7 +21,6 @@ class Intake:
     def __init__(self, dialect: Dialect, clock: Clock) -> None:
         self._dialect = dialect
         self._monotonic_ns = clock.monotonic_ns
-        self._loop = asyncio.get_running_loop()
         self._memory = 0  # bytes of bodies held
 
     def admit(self, exchange: Exchange, key: KeyState) -> None:
@@ -38,7 +35,6 @@ class Intake:
         exchange.route = route
         exchange.cells = route.cells[endpoint]
         exchange.stream = view.stream is True and endpoint is not Endpoint.EMBEDDINGS
-        exchange.deadline = self._loop.time() + route.total_s
         exchange.tries = Attempts(
             made=0, limit=state.snapshot.table.attempts_max, targets_left=len(route.targets)
         )

@@ -93,7 +93,6 @@ class TargetState:
 class RouteState:
     route: Route
     targets: tuple[TargetState, ...]
-    total_s: float  #: for all attempts together
     cells: Mapping[Endpoint, EndpointCells]
 
 
@@ -146,7 +145,6 @@ def build_state(snapshot: Snapshot, *, client: Client, cells: Cells, read_secret
         routes[route.model] = RouteState(
             route=route,
             targets=tuple(targets[target.id] for target in route.targets),
-            total_s=max((target.timeouts.total_s for target in route.targets), default=0.0),
             cells={endpoint: cells.endpoint(route.model, endpoint.value) for endpoint in route.endpoints},
         )
     return State(
@@ -242,7 +240,7 @@ class Exchange:
     body = b""
     body_bytes = 0
     connection: Connection | None = None
-    deadline = 0.0  #: loop time, once a route is known
+    deadline = 0.0  #: loop time at which the current attempt ends
     first_token_ns: int | None = None
     key: KeyEntry | None = None
     left = False  #: the caller has gone

@@ -168,7 +168,7 @@ class Service:
         connection = None if target.problem is not None else target.origin.pop_idle()
         if connection is None:
             return False
-        exchange.tries.begin_next()
+        self._begin_attempt(exchange)
         try:
             self._send(exchange, target, connection)
         except StaleConnection:
@@ -225,7 +225,7 @@ class Service:
         tries = exchange.tries
         while True:
             if exchange.connection is None and not tries.resent:
-                tries.begin_next()
+                self._begin_attempt(exchange)
             target = exchange.target_state
             try:
                 answer = await self._attempt(exchange, target)
@@ -244,6 +244,11 @@ class Service:
                 self._ending.finish_answer(exchange, target.secret, answer)
                 return
             tries.resent = False
+
+    def _begin_attempt(self, exchange: Exchange) -> None:
+        """The next target's turn, and its time: a request takes no longer than its attempts may together."""
+        exchange.tries.begin_next()
+        exchange.deadline = self._loop.time() + exchange.target_state.target.timeouts.total_s
 
     async def _attempt(self, exchange: Exchange, target: TargetState) -> Answer | None:
         """One try; None when the caller has its answer, else the target's error answer.
@@ -282,7 +287,8 @@ class Service:
             return connection
         begun = self._monotonic_ns()
         try:
-            return await target.origin.connect(target.target.timeouts.connect_s)
+            left_s = exchange.deadline - self._loop.time()
+            return await target.origin.connect(min(target.target.timeouts.connect_s, left_s))
         finally:
             exchange.waited_ns += self._monotonic_ns() - begun
 
@@ -338,9 +344,10 @@ class Service:
         now = self._loop.time()
         for exchange in tuple(self.active):
             age = now_ns - exchange.started_ns
-            late = exchange.deadline and now > exchange.deadline + 2 * SWEEP_S
+            # Stuck on the caller: the client's sweep, which ends an attempt and no more, does not see that.
+            late = exchange.call.is_behind and exchange.deadline and now > exchange.deadline + 2 * SWEEP_S
             if (late or (exchange.reading and age > BODY_MAX_NS)) and exchange.task is not None:
-                exchange.task.cancel()  # stuck on the caller: no deadline of the target's covers that
+                exchange.task.cancel()
         self.recorder.retry()
         cells = self.state.cells
         cells.cells[cells.records_waiting] = self.recorder.waiting
