@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.app.clock import SystemClock
-from forebay.cli.usage import BadOption, compute_bar, compute_sparkline, parse_by, parse_since
+from forebay.cli.usage import BadOption, compute_bar, parse_by, parse_since
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource, encode_event
 from forebay.ledger.segment import SegmentWriter
 from forebay.ledger.usage import UsageBy
@@ -96,10 +97,13 @@ def test_a_table_for_people(tmp_path: Path) -> None:
         "TTFT",
         "Time",
         "Tokens",
+        *("By", "hour"),
     ]
-    assert lines[1] == ["key_a", "m", "1", "0", "15", "5", "20", "250", "ms", "3000", "ms", "1%"]
-    assert lines[2] == ["key_a", "n", "1", "0", "1,000", "-", "2,000", "250", "ms", "3000", "ms", "99%"]
-    assert lines[3] == ["key_b", "m", "1", "1", "-", "-", "-", "-", "3000", "ms", "0%"]
+    assert lines[1][:-1] == ["key_a", "m", "1", "0", "15", "5", "20", "250", "ms", "3000", "ms", "1%"]
+    assert lines[2][:-1] == ["key_a", "n", "1", "0", "1,000", "-", "2,000", "250", "ms", "3000", "ms", "99%"]
+    assert lines[3][:-1] == ["key_b", "m", "1", "1", "-", "-", "-", "-", "3000", "ms", "0%"]
+    assert len(lines[1][-1]) == len(lines[2][-1]) == 25
+    assert lines[1][-1].index("█") == lines[2][-1].index("█") + 2, "the second was two hours before"
     assert lines[4] == ["Total", "3", "1", "1,015", "5", "2,020", "250", "ms", "3000", "ms"]
 
 
@@ -120,6 +124,27 @@ def test_hours_come_in_order_and_keys_by_name(tmp_path: Path) -> None:
 def test_since(tmp_path: Path, since: str, count: int) -> None:
     record(tmp_path, *EVENTS)
     assert sum(int(str(row["requests"])) for row in rows("--since", since)) == count
+
+
+def test_rows_of_an_hour_each_need_no_line(tmp_path: Path) -> None:
+    record(tmp_path, *EVENTS)
+    lines = forebay("usage", "--by", "key,model,hour").stdout.splitlines()
+    assert lines[0].split()[:3] == ["Hour", "Key", "Model"]
+    assert lines[0].split()[-1] == "Tokens"
+    assert len(lines) == 1 + 3 + 1
+
+
+def test_the_hourly_totals_can_be_added_up_anew(tmp_path: Path) -> None:
+    record(tmp_path, *EVENTS)
+    before = rows("--since", "all")
+    with sqlite3.connect(tmp_path / ".forebay" / "forebay.db") as database:
+        database.execute("UPDATE ledger_usage_hourly SET requests = 7")
+    database.close()
+    assert rows("--since", "all") != before
+    result = forebay("usage", "--rebuild")
+    assert result.exit_code == 0
+    assert "added up anew, from 4 records" in result.stderr
+    assert rows("--since", "all") == before
 
 
 def test_without_groups_there_is_one_row(tmp_path: Path) -> None:
@@ -188,16 +213,6 @@ def test_a_bar_is_never_longer_than_its_place(value: int, peak: int) -> None:
     value, peak = min(value, peak), max(value, peak)
     assert len(compute_bar(value, peak)) <= 8
     assert compute_bar(peak, peak) == ("█" * 8 if peak else "")
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 10**9), max_size=50))
-def test_a_sparkline_has_one_mark_for_each_value_and_orders_as_they_do(values: list[int]) -> None:
-    line = compute_sparkline(values)
-    assert len(line) == len(values)
-    for one, mark in zip(values, line, strict=True):
-        for other, its in zip(values, line, strict=True):
-            assert one > other or mark <= its
 
 
 @settings(deadline=None)

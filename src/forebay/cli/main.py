@@ -123,15 +123,19 @@ def usage(
     ] = "24h",
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="First add the hourly totals up anew, from the records.")
+    ] = False,
     config: ConfigFile = None,
 ) -> Outcome:
     """Show tokens by key, model and hour.
 
-    Current to the second, whether Forebay runs or not. Hours and days are UTC.
+    A row for each key and model, with a line that shows its hours; `--by key,model,hour` gives every hour a
+    row. Current to the second, whether Forebay runs or not. Hours and days are UTC.
     """
     from forebay.cli.usage import usage
 
-    return usage(_file(context, config), by=by, since=since, as_json=as_json, as_csv=as_csv)
+    return usage(_file(context, config), by=by, since=since, as_json=as_json, as_csv=as_csv, rebuild=rebuild)
 
 
 @app.command()

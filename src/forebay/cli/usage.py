@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
@@ -21,18 +21,20 @@ from forebay.app.clock import SystemClock
 from forebay.app.config import Config, load_config
 from forebay.cli.tables import Cell, Column, Table, print_table
 from forebay.cli.terminal import Failure, Outcome, is_plain, print_line, print_note
+from forebay.cli.usage_hours import MARKS_MAX, Hours, can_show_hours, compute_sparkline, fold_hours
 from forebay.gateway.repo import KeyRepo
 from forebay.ledger.ingest import Ingester, IngestLimits
-from forebay.ledger.rollup import NOTHING, UsageTotals, add_known, merge_totals
-from forebay.ledger.usage import UsageBy, UsageQuery, UsageRow, load_usage
+from forebay.ledger.repo import rebuild_usage
+from forebay.ledger.rollup import HOUR_NS, NOTHING, UsageTotals, add_known, merge_totals
+from forebay.ledger.usage import UsageBy, UsageQuery, UsageQueryInvalid, UsageRow, load_usage
 from forebay.store.database import Database
 from forebay.store.errors import StoreBusy
 
 _UNITS_S: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BAR_CELLS: Final = 8
 _WIDE_COLUMNS: Final = 100
+_HOURS_COLUMNS: Final = 125  #: a terminal that has room for a mark for each hour of a day
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
-_SPARKS: Final = "▁▂▃▄▅▆▇█"
 
 
 class BadOption(Failure):
@@ -46,13 +48,16 @@ class _Answer:
     by: tuple[UsageBy, ...]
     rows: Sequence[UsageRow]
     key_names: Mapping[str, str]
+    hours: Hours | None = None  #: when the tokens of each row were used
 
     @property
     def total(self) -> UsageTotals:
         return reduce(merge_totals, (row.totals for row in self.rows), NOTHING)
 
 
-def usage(file: Path | None, *, by: str, since: str, as_json: bool, as_csv: bool) -> Outcome:
+def usage(
+    file: Path | None, *, by: str, since: str, as_json: bool, as_csv: bool, rebuild: bool = False
+) -> Outcome:
     clock = SystemClock()
     try:
         if as_json and as_csv:
@@ -62,7 +67,7 @@ def usage(file: Path | None, *, by: str, since: str, as_json: bool, as_csv: bool
         print_note(f"error: {error.message}", "red")
         print_note(f"  {error.hint}")
         return Outcome.USAGE
-    answer = _load(load_config(file, secrets_needed=False), query, clock)
+    answer = _load(load_config(file, secrets_needed=False), query, clock, rebuild=rebuild)
     if as_json:
         _print_json(answer)
     elif as_csv:
@@ -98,7 +103,7 @@ def parse_since(text: str, now_ns: int) -> int | None:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()) * 10**9
 
 
-def _load(config: Config, query: UsageQuery, clock: SystemClock) -> _Answer:
+def _load(config: Config, query: UsageQuery, clock: SystemClock, *, rebuild: bool) -> _Answer:
     if not config.data_path.exists():
         print_note(f"nothing was recorded in {config.data_path} yet; `forebay up` starts Forebay")
         return _Answer(by=query.by, rows=(), key_names={})
@@ -107,10 +112,36 @@ def _load(config: Config, query: UsageQuery, clock: SystemClock) -> _Answer:
         database.migrate()
         limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
         _ingest(Ingester(database, config.ledger_path, clock, limits))
+        if rebuild:
+            print_note(f"the hourly totals were added up anew, from {rebuild_usage(database):,} records")
         names = {record.entry.id: record.entry.name for record in KeyRepo(database, clock).list()}
-        return _Answer(by=query.by, rows=load_usage(database, query), key_names=names)
+        return _Answer(
+            by=query.by,
+            rows=load_usage(database, query),
+            key_names=names,
+            hours=_load_hours(database, query, clock.wall_ns()),
+        )
     finally:
         database.close()
+
+
+def _load_hours(database: Database, query: UsageQuery, now_ns: int) -> Hours | None:
+    """None where the rows tell the time themselves, or where there are too many hours."""
+    if not can_show_hours(query.by):
+        return None
+    # Whole hours are read from the hourly totals, so the first one is not cut.
+    first_ns = None if query.since_ns is None else query.since_ns // HOUR_NS * HOUR_NS
+    try:
+        rows = load_usage(database, replace(query, by=(*query.by, UsageBy.HOUR), since_ns=first_ns))
+    except UsageQueryInvalid:
+        return None
+    return fold_hours(
+        rows,
+        lambda row: _tokens(row.totals),
+        first_s=None if first_ns is None else first_ns // 10**9,
+        now_s=now_ns // 10**9,
+        marks_max=MARKS_MAX if is_plain() or _terminal_columns() >= _HOURS_COLUMNS else _BAR_CELLS,
+    )
 
 
 def _ingest(ingester: Ingester) -> None:
@@ -143,22 +174,25 @@ def _print_table(answer: _Answer, since: str) -> None:
 def _make_table(answer: _Answer) -> Table:
     groups = [by for by in UsageBy if by in answer.by]
     groups.sort(key=lambda by: by not in (UsageBy.HOUR, UsageBy.DAY))
-    is_narrow = not is_plain() and shutil.get_terminal_size().columns < _WIDE_COLUMNS
+    is_narrow = not is_plain() and _terminal_columns() < _WIDE_COLUMNS
     titles = [title for title in _FIGURES if not (is_narrow and title in _LEFT_OUT)]
     columns = [Column(title=by.value.capitalize()) for by in groups]
     columns += [Column(title=title, align="right", is_whole=True) for title in titles]
     columns.append(Column(title="Tokens", is_whole=True))
+    if answer.hours is not None:
+        columns.append(Column(title=answer.hours.title, is_whole=True))
     peak = max(_tokens(row.totals) for row in answer.rows)
     whole = _tokens(answer.total)
     rows: list[list[str | Cell]] = []
     for row in answer.rows:
         names = [_GROUP_TEXTS[by](row, answer.key_names) for by in groups]
         share = _percent(_tokens(row.totals), whole)
-        if not (is_plain() or is_narrow):
+        if not (is_plain() or is_narrow or answer.hours is not None):
             share = f"{compute_bar(_tokens(row.totals), peak):<{_BAR_CELLS}} {share}"
-        rows.append(
-            [*names, *(_FIGURES[title](row.totals) for title in titles), Cell(text=share, style="cyan")]
-        )
+        shares = [Cell(text=share, style="cyan")]
+        if answer.hours is not None:
+            shares.append(Cell(text=answer.hours.draw(row), style="cyan"))
+        rows.append([*names, *(_FIGURES[title](row.totals) for title in titles), *shares])
     footer = ["Total", *[""] * (len(groups) - 1), *(_FIGURES[title](answer.total) for title in titles)]
     return Table(columns=columns, rows=rows, footer=footer if groups else ())
 
@@ -222,10 +256,8 @@ def compute_bar(value: int, peak: int) -> str:
     return (_EIGHTHS[8] * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 
 
-def compute_sparkline(values: Sequence[int]) -> str:
-    """One character for each value, its height by the highest."""
-    peak = max(values, default=0) or 1
-    return "".join(_SPARKS[round(value / peak * (len(_SPARKS) - 1))] for value in values)
+def _terminal_columns() -> int:
+    return shutil.get_terminal_size().columns
 
 
 def _by_hour(rows: Sequence[UsageRow]) -> list[int]:
