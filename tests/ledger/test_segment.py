@@ -344,3 +344,20 @@ print(sorted({"time"} & set(vars(segment)) | {"sqlalchemy", "pydantic"} & set(sy
 def test_the_hot_path_loads_nothing_heavy_and_no_clock() -> None:
     command = [sys.executable, "-c", PRINT_HEAVY_IMPORTS]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_a_file_that_somebody_removed_is_left_for_a_new_one(tmp_path: Path) -> None:
+    folder = tmp_path / "ledger"
+    writer = make_writer(folder)
+    writer.append(b"lost with its file")
+    writer.leave_if_removed()
+    writer.append(b"still the same file")
+    assert len(list_segments(folder)) == 1
+    shutil.rmtree(folder)
+    writer.leave_if_removed()
+    with pytest.raises(FileNotFoundError):
+        writer.append(b"kept by the caller")
+    folder.mkdir()
+    writer.append(b"kept by the caller")
+    assert [read_all(path) for path in list_segments(folder)] == [[b"kept by the caller"]]
+    writer.close()

@@ -42,7 +42,8 @@ class Recorder:
             self._backlog.append(payload)
 
     def retry(self) -> None:
-        """Writes what is waiting, oldest first, until the disk refuses again."""
+        """Writes what is waiting, oldest first, until the disk refuses again.  To be called all the time."""
+        self._writer.leave_if_removed()
         backlog = self._backlog
         while backlog:
             try:

@@ -112,6 +112,14 @@ class SegmentWriter:
             fd, self._fd, self._room, self.path = self._fd, -1, -1, None
             os.close(fd)
 
+    def leave_if_removed(self) -> None:
+        """Give a file up that somebody has deleted: nobody would ever read what goes there.
+
+        Looked at now and then, not before each record, which would cost a system call each time.
+        """
+        if self._fd >= 0 and os.fstat(self._fd).st_nlink == 0:
+            self._abandon()
+
     def _write_rest(self, frame: bytes, written: int) -> None:
         """The kernel took a part of the frame.  Ask for the rest, which also brings the reason to light."""
         try:
