@@ -93,6 +93,37 @@ def test_an_empty_token_file_is_no_token(tmp_path: Path) -> None:
 # --- edits --------------------------------------------------------------------------------------------------
 
 
+def test_an_edit_that_empties_the_file_changes_nothing(start: Start) -> None:
+    """It is what a full disk leaves, or an editor that cuts the file before it writes."""
+    control = start(ONE)
+    control.file.write_text("\n")
+    control.wait_for(lambda: not control.status()["config"]["valid"])
+    assert "is empty" in control.status()["config"]["problems"][0]
+    assert control.model_names() == ["one"]
+    control.file.write_text(ONE)
+    control.wait_for(lambda: control.status()["config"]["valid"])
+
+
+def test_a_pipe_in_the_place_of_the_file_holds_nothing_up(start: Start) -> None:
+    control = start(ONE)
+    control.file.unlink()
+    os.mkfifo(control.file)
+    control.wait_for(lambda: not control.status()["config"]["valid"])
+    control.file.unlink()
+    control.file.write_text(TWO)
+    control.wait_for(lambda: control.model_names() == ["one", "two"])
+
+
+def test_a_snapshot_that_was_damaged_or_removed_is_written_again(start: Start) -> None:
+    control = start(ONE)
+    path = control.data / "run" / "snapshot.msgpack"
+    good = path.read_bytes()
+    path.write_bytes(b"no snapshot")
+    control.wait_for(lambda: path.read_bytes() == good)
+    path.unlink()
+    control.wait_for(lambda: path.exists() and path.read_bytes() == good)
+
+
 def test_a_valid_edit_is_swapped_in_and_an_invalid_one_is_shown(start: Start) -> None:
     control = start(ONE)
     assert control.model_names() == ["one"]

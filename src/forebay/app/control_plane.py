@@ -103,6 +103,7 @@ class ControlPlane:
         self._created_s = created_s
         self._clock = clock
         self._written: bytes | None = None
+        self._snapshot_stamp: tuple[int, int, int] | None = None
         self._refreshing = asyncio.Lock()  # of two refreshes, the later one writes what is newer
 
     @property
@@ -139,15 +140,23 @@ class ControlPlane:
     def _write_if_changed(self, keys: tuple[KeyEntry, ...]) -> None:
         snapshot = compile_snapshot(self.config, keys, self.engine_urls, created_s=self._created_s)
         encoded = encode_snapshot(snapshot)
-        if encoded == self._written and self._snapshot_path.exists():
+        if encoded == self._written and self._look_at_snapshot() == self._snapshot_stamp:
             return
         write_snapshot(self._snapshot_path, snapshot)
-        self._written = encoded
+        self._written, self._snapshot_stamp = encoded, self._look_at_snapshot()
         self.snapshot_state = SnapshotState(
             snapshot=snapshot, route_hash=snapshot.table.compute_hash(), written_ns=self._clock.wall_ns()
         )
         routes, count = len(snapshot.table.routes), len(keys)
         logger.info("snapshot %s: %d models, %d keys", self.snapshot_state.route_hash, routes, count)
+
+    def _look_at_snapshot(self) -> tuple[int, int, int] | None:
+        """Changes when somebody removes or damages the file, without which no worker starts."""
+        try:
+            status = self._snapshot_path.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     async def run(self) -> None:
         """Until it is cancelled."""

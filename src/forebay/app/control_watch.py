@@ -7,6 +7,7 @@ disk for the case that the control plane itself is restarted while the file is n
 
 import hashlib
 import logging
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from forebay.app.config_model import ConfigOrigin
 logger = logging.getLogger("forebay.control")
 
 Stamp = tuple[int, int, int]
+#: Of a file without content.  To start with it is to start with the defaults, but as an edit it is what a
+#: full disk, or an editor between two steps, leaves behind.
+EMPTY = hashlib.sha256(b"").digest()
 
 
 class ConfigWatch:
@@ -72,8 +76,9 @@ class ConfigWatch:
         if digest == self._digest:
             return False
         self._digest = digest
-        if digest is None:
-            self.problems = (f"{self.file} can't be read; the last valid configuration stays",)
+        if digest in (None, EMPTY):
+            what = "can't be read" if digest is None else "is empty"
+            self.problems = (f"{self.file} {what}; the last valid configuration stays",)
             return True
         try:
             self.config = load_config(self.file, self._env)
@@ -97,15 +102,18 @@ class ConfigWatch:
             status = self.file.stat()
         except OSError:
             return None
+        if not stat.S_ISREG(status.st_mode):
+            return None  # to open a pipe is to wait, perhaps for ever
         return status.st_ino, status.st_mtime_ns, status.st_size
 
     def _compute_digest(self) -> bytes | None:
-        if self.file is None:
+        if self.file is None or self._look() is None:
             return None
         try:
-            return hashlib.sha256(self.file.read_bytes()).digest()
+            data = self.file.read_bytes()
         except OSError:
             return None
+        return hashlib.sha256(data if data.strip() else b"").digest()
 
 
 def save_config(path: Path, config: Config) -> None:
