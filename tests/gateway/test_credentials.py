@@ -11,6 +11,7 @@ import pytest
 import trustme
 from conftest import NARROW_KEY, UPSTREAM_SECRET, Stage
 
+from forebay.core.routes import Endpoint, Route
 from forebay.testing.answers import answer, chunk, json_answer, redirect, sse_answer, sse_head
 from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_key, make_route
 from forebay.testing.openai import DONE, chat_chunk, error, event, well_behaved
@@ -251,3 +252,56 @@ def test_tls_targets_are_verified(tmp_path: Path) -> None:
                     )
                     assert answer.status_code == 200
                 assert target.requests[0].header("authorization") == f"Bearer {UPSTREAM_SECRET}"
+
+
+def replace_file(path: Path, data: str) -> None:
+    path.with_suffix(".new").write_text(data)
+    path.with_suffix(".new").replace(path)
+
+
+def test_a_secret_that_was_replaced_is_used_soon(tmp_path: Path, upstream: Stage) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("sk-one\n")
+    routes = [make_route("secret", upstream.url, api_key=f"file:{secret}")]
+    with GatewayProcess(routes, folder=tmp_path / "d") as process:
+
+        def ask() -> str | None:
+            headers = {"authorization": f"Bearer {TEST_KEY}"}
+            answer = httpx.post(process.url + "/chat/completions", json=ASK, headers=headers, verify=False)
+            return upstream.requests[-1].header("authorization") if answer.status_code == 200 else None
+
+        assert ask() == "Bearer sk-one"
+        replace_file(secret, "sk-two")
+        process.until(lambda: ask() == "Bearer sk-two", 3)
+        secret.unlink()
+        process.until(lambda: ask() is None, 3)
+        replace_file(secret, "sk-three")
+        process.until(lambda: ask() == "Bearer sk-three", 3)
+        assert "sk-" not in process.log
+
+
+def test_authorities_that_were_replaced_are_trusted_soon(tmp_path: Path) -> None:
+    old, new = trustme.CA(), trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    new.issue_cert("127.0.0.1").configure_cert(context)
+    pem = tmp_path / "ca.pem"
+    old.cert_pem.write_to_path(str(pem))
+    with ThreadedUpstream(well_behaved("Hello"), UpstreamSettings(tls=context)) as target:
+        (known,) = make_route("secret", target.url).targets
+        route = Route(
+            model="secret",
+            endpoints=tuple(Endpoint),
+            targets=(msgspec.structs.replace(known, tls_ca=str(pem)),),
+        )
+        with GatewayProcess([route], folder=tmp_path / "d") as process:
+
+            def ask() -> int:
+                headers = {"authorization": f"Bearer {TEST_KEY}"}
+                url = process.url + "/chat/completions"
+                return httpx.post(url, json=ASK, headers=headers, verify=False).status_code
+
+            assert ask() == 503
+            replace_file(pem, new.cert_pem.bytes().decode())
+            process.until(lambda: ask() == 200, 3)
+            replace_file(pem, old.cert_pem.bytes().decode())
+            process.until(lambda: ask() == 503, 3)

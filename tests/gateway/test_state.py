@@ -62,3 +62,16 @@ def test_keys_with_the_same_patterns_share_what_they_may_call(client: Client, tm
         assert other is not None
         assert one.allowed is other.allowed
     assert state.find_key(b"unknown") is None
+
+
+def test_targets_at_one_address_have_limits_and_pools_of_their_own(client: Client, tmp_path: Path) -> None:
+    url = "http://127.0.0.1:1/v1"
+    routes = [make_route("a", url, connections_max=1), make_route("b", url, connections_max=50)]
+    state = build(Snapshot(table=RouteTable(routes=tuple(routes)), keys=()), client, tmp_path)
+    first, second = (state.routes[name].targets[0].origin for name in ("a", "b"))
+    assert first is not second
+    assert (first.connections_max, second.connections_max) == (1, 50)
+    routes = [make_route("a", url, connections_max=7), routes[1]]
+    state = build(Snapshot(table=RouteTable(routes=tuple(routes)), keys=()), client, tmp_path)
+    assert [state.routes[name].targets[0].origin for name in ("a", "b")] == [first, second], "pools survive"
+    assert (first.connections_max, second.connections_max) == (7, 50)

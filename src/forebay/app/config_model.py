@@ -280,7 +280,10 @@ class TargetConfig(Section):
         default=None,
         description="Name for like replicas in metrics and records; null takes the engine or the host.",
     )
-    connections_max: Count = Field(default=1024, description="Connections to the target for each worker.")
+    connections_max: Count = Field(
+        default=1024,
+        description="Connections to this target for each worker; others at its address have their own.",
+    )
     timeouts: TimeoutsConfig = Field(
         default=TimeoutsConfig(), description="How long the gateway waits for this target."
     )

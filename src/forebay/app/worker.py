@@ -22,7 +22,7 @@ import uvloop
 
 from forebay.app.clock import SystemClock
 from forebay.app.secret_refs import read_secret
-from forebay.app.worker_files import SnapshotFile
+from forebay.app.worker_files import SecretFiles, SnapshotFile
 from forebay.core.routes import Snapshot
 from forebay.gateway.http import App
 from forebay.gateway.metrics import Cells, compute_layout, fold_dead_files
@@ -37,6 +37,7 @@ from forebay.providers import openai
 logger = logging.getLogger("forebay.worker")
 
 SNAPSHOT_EVERY = 2  #: sweeps between two looks at the snapshot file: 0.2 s
+SECRETS_EVERY = 10  #: sweeps between two looks at the files that targets name: 1 s
 RETRY_S = 2.0  #: between two tries to take a snapshot that the system refused (no memory, no disk)
 LAST_WORDS_S = 1.0  #: after the drain deadline: time to send the last error events
 
@@ -47,6 +48,7 @@ class Worker:
     def __init__(self, run_dir: Path, index: int, listen_fd: int) -> None:
         self._metrics = run_dir / "metrics"
         self._file = SnapshotFile(run_dir / "snapshot.msgpack")
+        self._secrets = SecretFiles()
         self._index = index
         self._cells_made = 0
         self._refused = ""  # why the last snapshot was
@@ -83,6 +85,7 @@ class Worker:
             cells = Cells(
                 self._metrics, f"w{self._index}-{os.getpid()}-{self._token}-{self._cells_made}", layout
             )
+        self._secrets.follow(snapshot)
         state = build_state(snapshot, client=self._client, cells=cells, read_secret=read_secret)
         for problem in list_problems(state):
             logger.error("%s", problem)
@@ -110,6 +113,9 @@ class Worker:
             await asyncio.sleep(SWEEP_S)
             rounds += 1
             self._service.sweep()
+            if rounds % SECRETS_EVERY == 0 and self._secrets.have_changed():
+                logger.info("a file with a secret or authorities has changed: all are read again")
+                self._file.forget()
             if rounds % SNAPSHOT_EVERY == 0 and loop.time() >= self._retry_at and self._file.has_changed():
                 self._swap()
 

@@ -49,3 +49,23 @@ class SnapshotFile:
     def forget(self) -> None:
         """What was read could not be used, but may be later: it counts as changed."""
         self._seen = None
+
+
+class SecretFiles:
+    """The files that a snapshot's targets name: secrets, and authorities to trust."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Look | None] = {}
+
+    def follow(self, snapshot: Snapshot) -> None:
+        """From now on tells of changes to the files of this snapshot; to be called before they are read."""
+        names = set()
+        for route in snapshot.table.routes:
+            for target in route.targets:
+                kind, _, name = (target.api_key or "").partition(":")
+                names |= {name} if kind == "file" else set()
+                names |= {target.tls_ca} if target.tls_ca is not None else set()
+        self._seen = {name: look_at(name) for name in names}
+
+    def have_changed(self) -> bool:
+        return any(look_at(name) != seen for name, seen in self._seen.items())

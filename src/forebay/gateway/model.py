@@ -185,7 +185,7 @@ def _build_target(target: Target, client: Client, cells: Cells, read_secret: Rea
             endpoint: build_head(address.authority, f"{path}/{endpoint.value}", secret)
             for endpoint in Endpoint
         }
-        origin = client.origin(address, target.connections_max)
+        origin = client.origin(address, target.connections_max, target.id)
     except ValueError:  # its words may hold the URL, and that a password
         problem = TargetMisconfigured(f"the address of target {target.id} is of no use")
     except OSError as error:

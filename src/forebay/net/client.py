@@ -63,7 +63,7 @@ def parse_address(url: str, tls_ca: str | None = None) -> tuple[Address, str]:
 
 
 class Origin:
-    """The connections to one address.
+    """The connections to one address, in one owner's use.
 
     `connections_max` bounds those in use, idle and being made together.
     """
@@ -201,6 +201,13 @@ class Origin:
         while idle and idle[0].idle_until <= now:
             idle[0].abort()
 
+    def trust(self, tls: ssl.SSLContext | None) -> None:
+        """Whom to trust from now on; connections that lie idle were made with whom was trusted before."""
+        if tls is not self._tls:
+            self._tls = tls
+            for connection in tuple(self._idle):
+                connection.abort()
+
     def close(self, error: Draining) -> None:
         """Fails whoever waits for an answer, and closes every connection."""
         for connection in tuple(self._open):
@@ -219,34 +226,46 @@ class Client:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._origins: dict[Address, Origin] = {}
-        self._contexts: dict[str | None, ssl.SSLContext] = {}
+        self._origins: dict[tuple[Address, str], Origin] = {}
+        self._contexts: dict[str | None, tuple[object, ssl.SSLContext]] = {}
         self.active: set[Connection] = set()
         self.closing = False
         self.time = loop.time()  #: the loop's time at the last sweep: exact enough, and free
         self._timer: asyncio.TimerHandle | None = loop.call_later(SWEEP_S, self._tick)
 
-    def origin(self, address: Address, connections_max: int) -> Origin:
+    def origin(self, address: Address, connections_max: int, owner: str = "") -> Origin:
         """The origin of an address; its pool survives configuration changes.
+
+        Args:
+            owner: whose use it is for: each owner has a pool of its own, and its limit for itself.
 
         Raises:
             OSError: the file of `tls_ca` can't be read, or holds no certificate (ssl.SSLError).
         """
-        origin = self._origins.get(address)
+        tls = self._open_context(address.tls_ca) if address.scheme == "https" else None
+        origin = self._origins.get((address, owner))
         if origin is None:
-            tls = self._open_context(address.tls_ca) if address.scheme == "https" else None
-            origin = self._origins[address] = Origin(self, address, connections_max, tls)
+            origin = self._origins[address, owner] = Origin(self, address, connections_max, tls)
         origin.connections_max = connections_max
+        origin.trust(tls)
         return origin
 
     def _open_context(self, tls_ca: str | None) -> ssl.SSLContext:
-        """One for each authority: the system's certificates take a megabyte and many milliseconds to load."""
-        context = self._contexts.get(tls_ca)
-        if context is None:
-            context = ssl.create_default_context(cafile=tls_ca)
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            context.set_alpn_protocols(["http/1.1"])
-            self._contexts[tls_ca] = context
+        """One for each authority: the system's certificates take a megabyte and many milliseconds to load.
+
+        A file is read again once it has changed; the system's are not.
+        """
+        look = None
+        if tls_ca is not None:
+            status = os.stat(tls_ca)
+            look = status.st_ino, status.st_mtime_ns, status.st_size
+        known = self._contexts.get(tls_ca)
+        if known is not None and known[0] == look:
+            return known[1]
+        context = ssl.create_default_context(cafile=tls_ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        self._contexts[tls_ca] = look, context
         return context
 
     def _tick(self) -> None:
