@@ -444,6 +444,20 @@ def test_a_first_token_timeout_does_not_cut_the_last_candidate_short(
     assert b"late" in ask(client, model="brief-two").content
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_head_that_comes_early_starts_no_idle_timeout(
+    client: httpx.Client, upstream: Stage, stream: bool
+) -> None:
+    """A server may send its head at once and then work on a long prompt."""
+    said = chat_stream(["late"], include_usage=False)
+    body = json_answer(chat_completion("late")) if not stream else sse_answer(said)
+    data = b"".join(step.data for step in body if isinstance(step, Send))
+    head, _, rest = data.partition(b"\r\n\r\n")
+    upstream.answer = [Send(head + b"\r\n\r\n"), Sleep(0.8), Send(rest)]
+    answer = ask(client, model="brief", stream=stream)
+    assert (answer.status_code, b"late" in answer.content) == (200, True)
+
+
 def test_preamble_events_do_not_count_as_the_first_token(
     client: httpx.Client, upstream: Stage, fallback: Stage
 ) -> None:

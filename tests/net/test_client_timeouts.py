@@ -40,8 +40,8 @@ FIRST_CHUNK = CHUNKED + CHUNK
         (FirstTokenTimeout, [Send(head()), Stall()], {"first_s": 0.15, "idle_s": 9}, 0.15),
         (TotalTimeout, [Stall()], {"total_s": 0.15, "idle_s": 0.01}, 0.15),
         (IdleTimeout, [Send(FIRST_CHUNK), Stall()], {"idle_s": 0.15, "total_s": 9}, 0.15),
-        (IdleTimeout, [Send(head()), Stall()], {"idle_s": 0.15, "total_s": 9}, 0.15),
-        (IdleTimeout, [Send(b"HTTP/1."), Stall()], {"idle_s": 0.15, "total_s": 9}, 0.15),
+        (TotalTimeout, [Send(head()), Stall()], {"idle_s": 0.01, "total_s": 0.15}, 0.15),
+        (TotalTimeout, [Send(b"HTTP/1."), Stall()], {"idle_s": 0.01, "total_s": 0.15}, 0.15),
         (
             TotalTimeout,
             [Send(FIRST_CHUNK), *[Sleep(0.02), Send(CHUNK)] * 50],

@@ -242,7 +242,10 @@ class TimeoutsConfig(Section):
         default=60.0,
         description="Seconds until the first content; ends an attempt only while another target is left.",
     )
-    idle_s: Seconds = Field(default=120.0, description="Seconds without a byte from the target.")
+    idle_s: Seconds = Field(
+        default=120.0,
+        description="Seconds without a byte from the target, from the first byte of its answer's body on.",
+    )
     total_s: Seconds = Field(
         default=900.0,
         description="Seconds for one attempt, connecting included; then another target is tried, if one is "

@@ -164,7 +164,7 @@ class Origin:
 
         Args:
             first_s: seconds to the first content, None where nobody else could answer.
-            idle_s: seconds between two reads.
+            idle_s: seconds between two reads, from the first byte of the body on.
             total_at: the loop's time at which all is over.
         """
         # The client's time may be one sweep behind: without the addition a timeout could come early.
@@ -300,7 +300,7 @@ def _check_deadlines(connection: Connection, now: float) -> None:
     elif connection.first_at is not None and not connection.content_seen and now > connection.first_at:
         connection.fail(FirstTokenTimeout("the target sent no content in time"))
     elif connection.paused or connection.last_at is None:
-        pass  # the silence is ours, or the answer has not begun
+        pass  # the silence is ours, or the answer's body has not begun
     elif now > connection.last_at + connection.idle_s:
         connection.fail(IdleTimeout("the target fell silent in the middle of its answer"))
 

@@ -270,7 +270,6 @@ class Connection(Answer, asyncio.Protocol):
         if not self.busy:
             self.abort()  # nobody asked: whoever sends that must not be believed again
             return
-        self.last_at = self._clock.time
         received = self.received
         try:
             self._parser.feed_data(data)
@@ -283,6 +282,8 @@ class Connection(Answer, asyncio.Protocol):
                 cause = UpstreamProtocol(f"the target's answer is not HTTP/1.1: {cause}")
             self._break(cause)
             return
+        if self.received:  # a head may come at once, and the first body byte after a long prefill
+            self.last_at = self._clock.time
         awaiting = self._awaiting
         if self.complete or (awaiting == SOME and self._chunks):
             self._wake()
