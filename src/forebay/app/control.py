@@ -26,6 +26,8 @@ from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
 from forebay.app.control_server import AdminServer
 from forebay.app.control_setup import ensure_local_key, load_admin_token
 from forebay.app.control_watch import ConfigWatch, load_saved_config
+from forebay.app.redaction import log_to_stderr, redactor
+from forebay.app.secret_refs import keep_from_logs
 from forebay.app.supervisor_socket import open_listener
 from forebay.core.errors import ConfigInvalid, ForebayError
 from forebay.gateway.repo import KeyRepo
@@ -59,6 +61,8 @@ class Control:
         keys = KeyRepo(self._database, clock)
         ensure_local_key(config.local_key_path, keys)
         token = load_admin_token(config.admin_token_path)
+        redactor.learn(token)
+        keep_from_logs(target.api_key for model in watch.config.models.values() for target in model.targets)
         limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
         self._plane = ControlPlane(
             watch,
@@ -125,9 +129,7 @@ def main() -> int:
     parser.add_argument("--started-json", type=Path, help="the configuration that all was started with")
     parser.add_argument("--listen-fd", type=int, default=None)
     args = parser.parse_args()
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
-    )
+    log_to_stderr()
     logging.getLogger("alembic").setLevel(logging.WARNING)
     os.umask(0o077)
     try:
@@ -137,7 +139,7 @@ def main() -> int:
         gc.freeze()  # what is made by now stays: the collector looks at it no more, not even at the end
         asyncio.run(control.run())
     except (OSError, msgspec.MsgspecError, ForebayError) as error:
-        print(f"the control plane can't start: {error}", file=sys.stderr)
+        print(redactor.redact(f"the control plane can't start: {error}"), file=sys.stderr)
         return REFUSED if isinstance(error, ConfigInvalid | StoreNewer) else 1
     return 0
 

@@ -22,6 +22,8 @@ from forebay.app.atomic_file import create_private_folder, write_atomically
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.control_watch import save_config
+from forebay.app.redaction import LOG_FORMAT, RedactingFormatter
+from forebay.app.secret_refs import keep_from_logs
 from forebay.app.supervisor import Supervisor
 from forebay.app.supervisor_policy import ChildState, describe_exit
 from forebay.app.supervisor_process import LOG_MAX_BYTES, read_log_tail
@@ -304,7 +306,8 @@ def _logging_to_file(config: Config) -> Iterator[None]:
     handler = RotatingFileHandler(
         config.logs_path / "supervisor.log", maxBytes=LOG_MAX_BYTES, backupCount=1, delay=True
     )
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(RedactingFormatter(LOG_FORMAT))
+    keep_from_logs(target.api_key for model in config.models.values() for target in model.targets)
     root = logging.getLogger("forebay")
     root.addHandler(handler)
     root.setLevel(logging.INFO)

@@ -21,6 +21,7 @@ import msgspec
 import uvloop
 
 from forebay.app.clock import SystemClock
+from forebay.app.redaction import log_to_stderr, redactor
 from forebay.app.secret_refs import read_secret
 from forebay.app.worker_files import SecretFiles, SnapshotFile
 from forebay.core.routes import Snapshot
@@ -182,13 +183,11 @@ def main() -> int:
     parser.add_argument("--index", type=int, required=True)
     parser.add_argument("--listen-fd", type=int, required=True)
     args = parser.parse_args()
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
-    )
+    log_to_stderr()
     try:
         uvloop.run(_main(lambda: Worker(args.run_dir, args.index, args.listen_fd)))
     except (OSError, msgspec.MsgspecError) as error:
-        print(f"worker {args.index} can't start: {error}", file=sys.stderr)
+        print(redactor.redact(f"worker {args.index} can't start: {error}"), file=sys.stderr)
         return 2
     return 0
 
