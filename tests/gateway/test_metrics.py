@@ -1,6 +1,8 @@
 """Counters: a page that Prometheus reads, the sum of all workers living and dead, and harmless damage."""
 
 import fcntl
+import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -195,6 +197,53 @@ def test_gauges_of_the_dead_are_not_counted(tmp_path: Path) -> None:
     fold_dead_files(tmp_path)
     assert total(tmp_path, "forebay_requests_in_flight") == 2
     alive.close()
+
+
+FOLD_AND_DIE = """
+import os, pathlib, signal, sys
+from forebay.gateway.metrics import fold_dead_files
+left = int(sys.argv[2])
+def die(event, arguments):
+    global left
+    if event in ("os.rename", "os.remove", "open") and str(arguments[0]).startswith(sys.argv[1]):
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(die)
+fold_dead_files(pathlib.Path(sys.argv[1]))
+"""
+
+
+def test_a_fold_that_is_killed_at_any_point_counts_everything_once(tmp_path: Path) -> None:
+    for number in range(3):
+        cells = Cells(tmp_path / "before", f"w{number}", LAYOUT)
+        cells.count_finished(cells.endpoint("m", "completions"), finished())
+        cells.close()
+    for steps in range(100):
+        folder = tmp_path / str(steps)
+        shutil.copytree(tmp_path / "before", folder)
+        code = subprocess.run([sys.executable, "-c", FOLD_AND_DIE, folder, str(steps)]).returncode
+        assert total(folder, "forebay_requests_total") == 3, steps
+        fold_dead_files(folder)
+        assert total(folder, "forebay_requests_total") == 3, steps
+        assert [path.name for path in folder.glob("*.cells")] == ["w0.cells"]
+        if code == 0:
+            assert steps > 6, "it died at each step before"
+            return
+        assert code == -signal.SIGKILL
+    pytest.fail("the fold never ended")
+
+
+def test_gauges_of_a_layout_that_was_given_up_are_not_counted(tmp_path: Path) -> None:
+    old, new = Cells(tmp_path, "w0-1", LAYOUT), Cells(tmp_path, "w0-2", LAYOUT)
+    old.cells[old.records_waiting] = 5
+    old.cells[old.in_flight] = 2
+    old.retire()
+    new.cells[new.records_waiting] = 5
+    assert total(tmp_path, "forebay_records_waiting") == 5
+    assert total(tmp_path, "forebay_requests_in_flight") == 2, "they still are"
+    old.close()
+    new.close()
 
 
 def test_counts_of_models_that_are_gone_stay(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import os
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,7 @@ from forebay.core.events import Finished, Tokens
 from forebay.core.routes import RouteTable
 
 MAGIC = b"FBCELLS1"
+FOLD = "fold.json"  #: a fold that has begun and not ended
 DURATION_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 OVERHEAD_S = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5)
 STATUS_CLASSES = ("2xx", "4xx", "499", "5xx")
@@ -212,6 +213,13 @@ class Cells:
         cells[at + bisect_left(buckets, value)] += 1
         cells[at + len(buckets) + 1] += value
 
+    def retire(self) -> None:
+        """Other cells take over: what nobody sets any more must not be summed.
+
+        Requests that began with these still count here, and take themselves out of those in flight.
+        """
+        self.cells[self.records_waiting] = 0
+
     def close(self) -> None:
         self.cells.release()
         self._map.close()
@@ -269,10 +277,22 @@ def _read_all(folder: Path) -> list[_File]:
     return [entry for entry in found if entry is not None]
 
 
+class _Fold(msgspec.Struct, frozen=True):
+    """Files of one layout that become one.  It lies on disk from when the sum is ready until all is done."""
+
+    sum: str
+    into: str
+    remove: tuple[str, ...]
+
+
 def fold_dead_files(folder: Path) -> None:
-    """Sums the files of dead workers that share a layout into one, so that restarts pile up nothing."""
+    """Sums the files of dead workers that share a layout into one, so that restarts pile up nothing.
+
+    Killed at any point, it leaves what counts everything once, as soon as somebody looks.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with _folder_lock(folder, fcntl.LOCK_EX):
+        _finish_fold(folder)
         groups: dict[bytes, list[_File]] = {}
         for entry in _read_all(folder):
             if not entry.alive:
@@ -281,17 +301,31 @@ def fold_dead_files(folder: Path) -> None:
             if len(files) < 2:
                 continue
             sums = [sum(column) for column in zip(*(entry.values for entry in files), strict=False)]
-            _rewrite(files[0].path, header, sums)
-            for entry in files[1:]:
-                entry.path.unlink(missing_ok=True)
+            _write_cells(folder / "fold.new", header, sums)
+            names = [entry.path.name for entry in files]
+            fold = _Fold(sum="fold.new", into=names[0], remove=tuple(names[1:]))
+            (folder / "fold.making").write_bytes(msgspec.json.encode(fold))
+            (folder / "fold.making").rename(folder / FOLD)  # from here on there is no way back
+            _finish_fold(folder)
 
 
-def _rewrite(path: Path, header: bytes, sums: list[float]) -> None:
+def _finish_fold(folder: Path) -> None:
+    """Does what is left of a fold that began; each step may be done again."""
+    try:
+        fold = msgspec.json.decode((folder / FOLD).read_bytes(), type=_Fold)
+    except FileNotFoundError:
+        return
+    with suppress(FileNotFoundError):  # done already
+        (folder / fold.sum).rename(folder / fold.into)
+    for name in fold.remove:
+        (folder / name).unlink(missing_ok=True)
+    (folder / FOLD).unlink()
+
+
+def _write_cells(path: Path, header: bytes, values: list[float]) -> None:
     prefix = MAGIC + struct.pack("<I", len(header)) + header
-    data = prefix.ljust(_cells_start(len(header)), b"\0") + struct.pack(f"={len(sums)}d", *sums)
-    temporary = path.with_suffix(".new")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    data = prefix.ljust(_cells_start(len(header)), b"\0") + struct.pack(f"={len(values)}d", *values)
+    path.write_bytes(data)
 
 
 class _Collector:
@@ -301,6 +335,9 @@ class _Collector:
         self._folder = folder
 
     def collect(self) -> Iterable[Metric]:
+        if (self._folder / FOLD).exists():
+            with _folder_lock(self._folder, fcntl.LOCK_EX):
+                _finish_fold(self._folder)
         with _folder_lock(self._folder, fcntl.LOCK_SH):
             files = _read_all(self._folder)
         families: dict[str, Family] = {}
