@@ -33,8 +33,7 @@ def make_error_response(error: ForebayError, headers: Mapping[str, str] | None =
         found["www-authenticate"] = "Bearer"
     if error.retry_after_s is not None:
         found["retry-after"] = str(error.retry_after_s)
-    detail = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
-    return JSONResponse({"error": detail}, status_code=error.status, headers=found)
+    return JSONResponse({"error": error.describe()}, status_code=error.status, headers=found)
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -47,6 +47,10 @@ class ForebayError(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
 
+    def describe(self) -> dict[str, str | None]:
+        """The fields of OpenAI's error object, which every HTTP server here answers with."""
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
 
 # --- the caller's fault -------------------------------------------------------------------------------------
 

@@ -107,8 +107,7 @@ def _encode_row(row: Any, is_base64: bool) -> str | list[float]:
 
 def encode_error(error: ForebayError) -> bytes:
     """OpenAI's envelope."""
-    fields = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
-    return msgspec.json.encode({"error": fields})
+    return msgspec.json.encode({"error": error.describe()})
 
 
 def encode_models(model: str) -> bytes:

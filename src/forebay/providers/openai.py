@@ -187,8 +187,7 @@ def read_error_status(error: bytes) -> int:
 
 def encode_error(error: ForebayError) -> bytes:
     """The error envelope of an answer."""
-    body = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
-    return msgspec.json.encode({"error": body})
+    return msgspec.json.encode({"error": error.describe()})
 
 
 def encode_error_event(error: ForebayError) -> bytes:
