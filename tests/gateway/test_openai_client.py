@@ -272,3 +272,37 @@ def test_a_client_that_closes_its_stream_lets_the_target_go(official: openai.Ope
     with official.chat.completions.create(model="m", messages=MESSAGES, stream=True) as stream:
         next(iter(stream))
     upstream.wait_closed(upstream.request, 1)
+
+
+def test_the_asynchronous_client_sees_the_same(gateway: GatewayProcess, upstream: Stage) -> None:
+    async def run() -> None:
+        http_client = httpx.AsyncClient(verify=False)
+        options: Any = {"base_url": gateway.url, "max_retries": 0, "http_client": http_client}
+        async with openai.AsyncOpenAI(api_key=gateway.key, **options) as client:
+            ask = client.chat.completions.create
+            upstream.next.append(sse_answer(tool_call_stream(CALLS)))
+            chunks = [part async for part in await ask(model="m", messages=MESSAGES, stream=True)]
+            assert [call["arguments"] for call in assemble(chunks).values()] == [
+                call.arguments for call in CALLS
+            ]
+            with pytest.raises(openai.NotFoundError):
+                await ask(model="nobody", messages=MESSAGES)
+            with pytest.raises(openai.AuthenticationError):
+                await client.with_options(api_key="fb-wrong").models.list()
+            upstream.next.append(rate_limited("7"))
+            with pytest.raises(openai.RateLimitError):
+                await ask(model="m", messages=MESSAGES)
+            upstream.next.append([*sse_head(), *map(chunk, chat_stream()[:2]), Reset()])
+            with pytest.raises(openai.APIError):
+                async for _ in await ask(model="m", messages=MESSAGES, stream=True):
+                    pass
+            upstream.next.append([Stall()])
+            task = asyncio.create_task(ask(model="m", messages=MESSAGES))
+            while len(upstream.requests) < 4:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(run())
+    upstream.wait_closed(upstream.requests[-1], 1)
