@@ -12,6 +12,7 @@ from control_scene import AUTH, BASE_S, HOUR_S, KEY_ID, TOKEN, Scene, make_event
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.app.applied import Applied, save_applied
 from forebay.app.config import Config
 from forebay.app.control_errors import describe_validation
 from forebay.app.control_gate import BODY_MAX_BYTES
@@ -317,6 +318,52 @@ def test_the_status_shows_processes_snapshot_configuration_and_records(scene: Sc
     assert found["config"]["valid"] is True
     assert (found["ingest"]["records"], found["ingest"]["lag_bytes"]) == (2, 0)
     assert 0 <= found["ingest"]["lag_s"] < 60
+
+
+def test_the_status_shows_a_worker_that_lags(scene: Scene) -> None:
+    def make_child(name: str, pid: int) -> ChildStatus:
+        return ChildStatus(
+            name=name, state=ChildState.READY, pid=pid, since_s=1.5, restarts=0, failures=0, was_ready=True,
+            last_exit="",
+        )  # fmt: skip
+
+    children = tuple(make_child(f"worker-{number}", 40 + number) for number in range(4))
+    state = RunState(
+        pid=39,
+        started_at_s=1.0,
+        gateway_url="http://g",
+        control_url="http://c",
+        children=(*children, make_child("control", 50)),
+    )
+    save_run_state(scene.defaults.state_path, state)
+    assert scene.plane.snapshot_state is not None
+    current = scene.plane.snapshot_state.hash
+    run_dir = scene.defaults.run_path
+    save_applied(run_dir, "worker-0", Applied(pid=40, snapshot_hash=current, problems=("target x: why",)))
+    save_applied(run_dir, "worker-1", Applied(pid=41, snapshot_hash="older", refused="no room"))
+    save_applied(run_dir, "worker-2", Applied(pid=7, snapshot_hash=current))
+    (run_dir / "applied" / "worker-3.json").write_text("{")
+    found = call(scene, "GET", "/admin/v1/status", headers=AUTH).json()
+    assert found["snapshot"]["hash"] == current
+    silent = {"current": False, "snapshot_hash": None, "refused": None, "problems": []}
+    assert found["workers"] == [
+        {
+            "name": "worker-0",
+            "current": True,
+            "snapshot_hash": current,
+            "refused": None,
+            "problems": ["target x: why"],
+        },
+        {
+            "name": "worker-1",
+            "current": False,
+            "snapshot_hash": "older",
+            "refused": "no room",
+            "problems": [],
+        },
+        {"name": "worker-2"} | silent,
+        {"name": "worker-3"} | silent,
+    ]
 
 
 def test_the_configuration_shows_references_and_no_secret(scene: Scene, tmp_path: Path) -> None:

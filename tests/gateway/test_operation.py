@@ -15,6 +15,7 @@ import pytest
 from conftest import Stage
 from raw_caller import RawCaller
 
+from forebay.app.applied import load_applied
 from forebay.core.events import Outcome
 from forebay.core.routes import Endpoint, GatewayLimits, Route, RouteTable, Snapshot, encode_snapshot
 from forebay.testing.answers import chunk, json_answer, malformed_answers, sse_answer, sse_head
@@ -160,11 +161,15 @@ def test_a_snapshot_of_no_use_leaves_the_old_one_in_force(
             gateway.write_snapshot(data)
             told += 1
             gateway.until(lambda n=told: gateway.log.count("of no use") == n)
+            gateway.until(lambda: load_applied(gateway.run_dir)["worker-0"].refused)
+            applied = load_applied(gateway.run_dir)["worker-0"]
+            assert applied.snapshot_hash == gateway.snapshot.compute_hash()
             assert client.post("/chat/completions", json=ASK).status_code == 200
         (gateway.run_dir / "snapshot.msgpack").unlink()
         assert client.post("/chat/completions", json=ASK).status_code == 200
         gateway.write_snapshot(msgspec.structs.replace(gateway.snapshot, keys=()))
         gateway.until(lambda: client.get("/models").status_code == 401)
+    assert not load_applied(gateway.run_dir)["worker-0"].refused
     assert gateway.log.count("of no use") == told, "each is told once"
     assert gateway.metric("forebay_snapshots_refused_total") == told
     assert "Traceback" not in gateway.log
@@ -208,6 +213,9 @@ def test_a_target_of_no_use_is_its_own_problem_and_delays_no_revocation(
                 assert str(tmp_path) not in error["message"]
         assert "Traceback" not in gateway.log
         assert all(f"target {model}-0 is of no use" in gateway.log for model in bad)
+        applied = load_applied(gateway.run_dir)["worker-0"]
+        assert (applied.pid, applied.refused) == (gateway.process.pid, "")
+        assert len(applied.problems) == len(bad) + 1
 
     check()
     gateway.kill()

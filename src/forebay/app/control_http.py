@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 from fastapi import FastAPI, Query
 from fastapi.openapi.utils import get_openapi
 
+from forebay.app.applied import load_applied
 from forebay.app.control_errors import install_error_handlers
 from forebay.app.control_gate import BODY_MAX_BYTES, Gate
 from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
@@ -72,7 +73,7 @@ class AdminRoutes:
         plane: what is shown and steered.
         keys: the callers' keys.
         database: where usage is read.
-        state_path: where the supervisor writes what runs.
+        state_path: where the supervisor writes what runs; the workers write in the same folder.
         clock: for how long ago things happened.
     """
 
@@ -104,7 +105,10 @@ class AdminRoutes:
     async def get_status(self) -> StatusView:
         """Processes, snapshot, configuration and records.  Always answers, whatever is out of order."""
         state = await asyncio.to_thread(load_run_state, self._state_path)
-        return show_status(self._plane, state, started_ns=self._started_ns, now_ns=self._clock.wall_ns())
+        applied = await asyncio.to_thread(load_applied, self._state_path.parent)
+        return show_status(
+            self._plane, state, applied, started_ns=self._started_ns, now_ns=self._clock.wall_ns()
+        )
 
     async def get_config(self) -> ConfigView:
         """Defaults included, secrets as references."""

@@ -40,6 +40,7 @@ class SnapshotState:
     """The snapshot in force.  Times are nanoseconds since the epoch."""
 
     snapshot: Snapshot
+    hash: str
     route_hash: str
     written_ns: int
 
@@ -145,7 +146,10 @@ class ControlPlane:
         write_snapshot(self._snapshot_path, snapshot)
         self._written, self._snapshot_stamp = encoded, self._look_at_snapshot()
         self.snapshot_state = SnapshotState(
-            snapshot=snapshot, route_hash=snapshot.table.compute_hash(), written_ns=self._clock.wall_ns()
+            snapshot=snapshot,
+            hash=snapshot.compute_hash(),
+            route_hash=snapshot.table.compute_hash(),
+            written_ns=self._clock.wall_ns(),
         )
         routes, count = len(snapshot.table.routes), len(keys)
         logger.info("snapshot %s: %d models, %d keys", self.snapshot_state.route_hash, routes, count)

@@ -50,7 +50,16 @@ class ProcessView(View):
     last_exit: str = Field(description="How its last process ended; empty if none has.")
 
 
+class WorkerView(View):
+    name: str
+    current: bool = Field(description="Whether it runs the snapshot that was written last.")
+    snapshot_hash: str | None = Field(description="Of the one that it runs; null where it has not said yet.")
+    refused: str | None = Field(description="Why the newest snapshot is of no use to it.")
+    problems: list[str] = Field(description="Targets that it can't send to, and why.")
+
+
 class SnapshotView(View):
+    hash: str = Field(description="Names the snapshot: routes, keys and limits.")
     route_hash: str = Field(description="Names the route table; stands on every record made with it.")
     written_at_s: float | None = Field(description="Unix time; null while none could be written.")
     models: int
@@ -82,6 +91,7 @@ class StatusView(View):
     gateway_url: str | None
     control_url: str | None
     processes: list[ProcessView]
+    workers: list[WorkerView]
     snapshot: SnapshotView
     config: ConfigStateView
     ingest: IngestView

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from forebay.app.applied import Applied
 from forebay.app.config import Config
 from forebay.app.control_plane import ControlPlane
 from forebay.app.control_schemas import (
@@ -14,6 +15,7 @@ from forebay.app.control_schemas import (
     SnapshotView,
     StatusView,
     TargetView,
+    WorkerView,
 )
 from forebay.app.supervisor_state import RunState
 from forebay.core.routes import Route
@@ -21,14 +23,27 @@ from forebay.gateway.repo import KeyRecord
 from forebay.version import __version__
 
 
-def show_status(plane: ControlPlane, state: RunState | None, *, started_ns: int, now_ns: int) -> StatusView:
-    """`state` is what the supervisor wrote last; None where the control plane runs without one."""
+def show_status(
+    plane: ControlPlane,
+    state: RunState | None,
+    applied: Mapping[str, Applied],
+    *,
+    started_ns: int,
+    now_ns: int,
+) -> StatusView:
+    """What runs, and how well.
+
+    Args:
+        state: what the supervisor wrote last; None where the control plane runs without one.
+        applied: what the workers wrote last, by name.
+    """
     return StatusView(
         version=__version__,
         started_at_s=started_ns / 1e9,
         gateway_url=state.gateway_url if state else None,
         control_url=state.control_url if state else None,
         processes=show_processes(state),
+        workers=show_workers(plane, state, applied),
         snapshot=show_snapshot(plane),
         config=show_config_state(plane),
         ingest=show_ingest(plane, now_ns),
@@ -49,9 +64,34 @@ def show_processes(state: RunState | None) -> list[ProcessView]:
     ]
 
 
+def show_workers(
+    plane: ControlPlane, state: RunState | None, applied: Mapping[str, Applied]
+) -> list[WorkerView]:
+    """Each worker that the supervisor has, and what its present process runs."""
+    written = plane.snapshot_state
+    views = []
+    for child in state.children if state else ():
+        if not child.name.startswith("worker-"):
+            continue
+        told = applied.get(child.name)
+        if told is not None and told.pid != child.pid:
+            told = None  # of a process that is gone
+        views.append(
+            WorkerView(
+                name=child.name,
+                current=told is not None and written is not None and told.snapshot_hash == written.hash,
+                snapshot_hash=told.snapshot_hash if told else None,
+                refused=(told.refused or None) if told else None,
+                problems=list(told.problems) if told else [],
+            )
+        )
+    return views
+
+
 def show_snapshot(plane: ControlPlane) -> SnapshotView:
     written = plane.snapshot_state
     return SnapshotView(
+        hash=written.hash if written else "",
         route_hash=written.route_hash if written else "",
         written_at_s=written.written_ns / 1e9 if written else None,
         models=len(written.snapshot.table.routes) if written else 0,

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from forebay.app.applied import Applied, save_applied
 from forebay.app.clock import SystemClock
 from forebay.app.redaction import log_to_stderr, redactor
 from forebay.app.secret_refs import read_secret
@@ -47,6 +48,7 @@ class Worker:
     """The parts of one worker and their common life."""
 
     def __init__(self, run_dir: Path, index: int, listen_fd: int) -> None:
+        self._run_dir = run_dir
         self._metrics = run_dir / "metrics"
         self._file = SnapshotFile(run_dir / "snapshot.msgpack")
         self._secrets = SecretFiles()
@@ -98,6 +100,7 @@ class Worker:
             loop.add_signal_handler(number, self._stopping.set)
         self._listener.setblocking(False)
         await self._server.start(self._listener)
+        self._tell_applied()
         async with asyncio.TaskGroup() as group:
             sweeps = group.create_task(self._sweep_forever())
             await self._stopping.wait()
@@ -116,15 +119,16 @@ class Worker:
             self._service.sweep()
             if rounds % SECRETS_EVERY == 0 and self._secrets.have_changed():
                 logger.info("a file with a secret or authorities has changed: all are read again")
-                self._file.forget()
+                self._swap(lambda: self._service.state.snapshot)
             if rounds % SNAPSHOT_EVERY == 0 and loop.time() >= self._retry_at and self._file.has_changed():
-                self._swap()
+                self._swap(self._file.read)
 
-    def _swap(self) -> None:
-        """Takes the new snapshot; one that is of no use leaves the old one in force."""
+    def _swap(self, read: Callable[[], Snapshot]) -> None:
+        """Takes the snapshot that `read` gives; one that is of no use leaves the old one in force."""
+        before = self._service.state
         try:
-            snapshot = self._file.read()
-            self._service.state = self._build(snapshot, self._service.state)
+            snapshot = read()
+            self._service.state = self._build(snapshot, before)
         except (OSError, MemoryError) as error:
             self._refuse(error, again=True)
         except msgspec.MsgspecError as error:
@@ -133,7 +137,11 @@ class Worker:
             self._refuse(error, trace=error)
         else:
             self._recorder.backlog_max = snapshot.limits.record_backlog_max
-            self._refused = ""
+            if before.cells is not self._service.state.cells:
+                before.cells.retire()
+            if read == self._file.read:
+                self._refused = ""
+            self._tell_applied()
 
     def _refuse(self, error: Exception, *, again: bool = False, trace: Exception | None = None) -> None:
         """Counts and logs why a snapshot is not taken.
@@ -149,6 +157,21 @@ class Worker:
         self._refused = str(error)
         self._service.state.cells.count_snapshot_refused()
         logger.error("the new snapshot is of no use, the old one stays: %s", error, exc_info=trace)
+        self._tell_applied()
+
+    def _tell_applied(self) -> None:
+        """For the status of the admin API alone, so a disk that refuses it is no reason to stop."""
+        state = self._service.state
+        applied = Applied(
+            pid=os.getpid(),
+            snapshot_hash=state.snapshot.compute_hash(),
+            refused=self._refused,
+            problems=tuple(list_problems(state)),
+        )
+        try:
+            save_applied(self._run_dir, f"worker-{self._index}", applied)
+        except OSError as error:
+            logger.error("the status can't be written: %s", error)
 
     async def _drain(self) -> None:
         """Readiness off, no new callers, streams finish, and what is left at the deadline is told so."""

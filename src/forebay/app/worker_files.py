@@ -3,18 +3,12 @@
 It tells by a look at size and times whether one of them has changed.  It decides nothing of what follows.
 """
 
-import hashlib
 import os
 from pathlib import Path
 
 from forebay.core.routes import Snapshot, decode_snapshot
 
 Look = tuple[int, int, int]
-
-
-def compute_snapshot_hash(data: bytes) -> str:
-    """12 hex digits that name a snapshot's bytes: routes, keys and limits."""
-    return hashlib.sha256(data).hexdigest()[:12]
 
 
 def look_at(path: Path | str) -> Look | None:
@@ -32,14 +26,12 @@ class SnapshotFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen: Look | None = None
-        self.hash = ""  #: of what was read last
 
     def read(self) -> Snapshot:
         """Raises OSError, or msgspec.MsgspecError for a file that is no snapshot."""
         seen = look_at(self._path)
         data = self._path.read_bytes()
         self._seen = seen
-        self.hash = compute_snapshot_hash(data)
         return decode_snapshot(data)
 
     def has_changed(self) -> bool:

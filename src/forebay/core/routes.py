@@ -85,6 +85,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     limits: GatewayLimits = GatewayLimits()
     version: int = 1
 
+    def compute_hash(self) -> str:
+        """12 hex digits that name all of it: routes, keys and limits."""
+        return hashlib.sha256(encode_snapshot(self)).hexdigest()[:12]
+
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     return msgspec.msgpack.encode(snapshot)
