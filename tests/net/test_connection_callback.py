@@ -111,6 +111,29 @@ def test_what_is_put_back_is_there_again_before_the_rest() -> None:
     run(scenario)
 
 
+def test_nothing_put_back_is_no_end_and_what_is_put_back_is_held() -> None:
+    async def scenario() -> None:
+        async with rig() as r:
+            connection, wire = await r.connect()
+            start(r.origin, connection, limit=1000)
+            wire.send(CHUNKED + b"200\r\n" + b"x" * 512 + b"\r\n")
+            await turn()
+            connection.put_back(connection.take())
+            assert len(await connection.some()) == 512
+            connection.put_back(b"")
+            waiting = asyncio.ensure_future(connection.some())
+            await turn()
+            assert not waiting.done()
+            wire.send(b"200\r\n" + b"x" * 512 + b"\r\n")
+            connection.put_back(await waiting)
+            wire.send(b"200\r\n" + b"x" * 512 + b"\r\n")
+            with pytest.raises(AnswerTooLarge):
+                await connection.all()
+            connection.release()
+
+    run(scenario)
+
+
 def test_the_next_exchange_may_begin_where_the_last_one_ended() -> None:
     async def scenario() -> None:
         async with rig() as r:
