@@ -128,7 +128,7 @@ def test_all_bodies_together_are_bounded(narrow: GatewayProcess, upstream: Stage
     callers = [RawCaller(narrow.port) for _ in range(3)]
     for caller in callers:
         caller.post("chat/completions", body_of(MIB), body_sent=MIB - 10)
-    narrow.until(lambda: narrow.metric("forebay_requests_in_flight") == 3)
+    narrow.until(lambda: narrow.metric("forebay_memory_held_bytes") == 3 * (MIB - 10))
     with RawCaller(narrow.port) as late:
         late.post("chat/completions", body_of(MIB))
         reply = late.read_all()

@@ -18,9 +18,10 @@ from forebay.gateway.caller import HEAD_MAX_S, IDLE_MAX_S, LINGER_MAX_S
 from forebay.gateway.http import App
 from forebay.gateway.metrics import Cells, compute_layout
 from forebay.gateway.model import build_state
+from forebay.gateway.policy.progress import BODY_MAX_NS, WINDOW_MIN_BYTES, WINDOW_NS
 from forebay.gateway.records import Recorder
 from forebay.gateway.server import Server
-from forebay.gateway.service import BODY_MAX_NS, Service
+from forebay.gateway.service import Service
 from forebay.ledger.segment import SegmentWriter, list_segments, read_frames
 from forebay.net.client import Client
 from forebay.providers import openai
@@ -66,7 +67,8 @@ class World:
         self.service = Service(
             state, dialect=self.dialect, recorder=self.recorder, clock=self.clock, worker=0, id_prefix="0"
         )
-        self.server = Server(App(self.service, self.dialect, folder / "metrics").handle, 100)
+        app = App(self.service, self.dialect, folder / "metrics")
+        self.server = Server(app.handle, 100, self.service.memory)
         self.port = 0
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -145,7 +147,7 @@ def test_a_body_that_never_ends_is_told_so_and_recorded(tmp_path: Path, framing:
         part = b'5\r\n{"mod\r\n' if b"chunked" in framing else b'{"mod'
         writer.write(HEAD + framing + b"\r\n\r\n" + part)
         await until(lambda: bool(made.service.active))
-        made.clock.advance_ns(BODY_MAX_NS - 1_000_000_000)
+        made.clock.advance_ns(WINDOW_NS - 1_000_000_000)
         made.service.sweep()
         await asyncio.sleep(0.02)
         assert made.service.active
@@ -157,6 +159,48 @@ def test_a_body_that_never_ends_is_told_so_and_recorded(tmp_path: Path, framing:
         assert (record.status, record.outcome, record.error) == (408, Outcome.FAILED, "request_timeout")
         assert not made.upstream.requests
         assert made.cells.cells[made.cells.in_flight] == 0
+        writer.close()
+
+    run(test, tmp_path)
+
+
+def test_a_body_may_be_slow_but_not_for_ever(tmp_path: Path) -> None:
+    """At least so much in each window, and all of it in a minute."""
+
+    async def test(made: World) -> None:
+        reader, writer = await made.connect()
+        writer.write(HEAD + b"content-length: 1000000\r\n\r\n")
+        await until(lambda: bool(made.service.active))
+        (exchange,) = made.service.active
+        windows = BODY_MAX_NS // WINDOW_NS
+        for number in range(1, windows + 1):
+            writer.write(b" " * WINDOW_MIN_BYTES)
+            await until(lambda: exchange.call.received == number * WINDOW_MIN_BYTES)  # noqa: B023
+            made.clock.advance_ns(WINDOW_NS)
+            made.service.sweep()
+            await asyncio.sleep(0)
+        assert made.service.active
+        assert made.service.memory.held == windows * WINDOW_MIN_BYTES
+        made.clock.advance_ns(1)
+        made.service.sweep()
+        status, body = await read_answer(reader)
+        assert (status, b"request_timeout" in body) == (408, True)
+        assert made.service.memory.held == 0
+        writer.close()
+
+    run(test, tmp_path)
+
+
+@pytest.mark.parametrize("sent", [0, 500_000])
+def test_a_body_that_comes_to_a_halt_is_given_up(tmp_path: Path, sent: int) -> None:
+    async def test(made: World) -> None:
+        reader, writer = await made.connect()
+        writer.write(HEAD + b"content-length: 1000000\r\n\r\n" + b" " * sent)
+        await until(lambda: any(exchange.call.received == sent for exchange in made.service.active))
+        for _ in range(2):
+            made.clock.advance_ns(WINDOW_NS)
+            made.service.sweep()
+        assert (await read_answer(reader))[0] == 408
         writer.close()
 
     run(test, tmp_path)

@@ -75,7 +75,7 @@ class Worker:
             id_prefix=f"{index}{self._token}",
         )
         self._app = App(self._service, openai, self._metrics)
-        self._server = Server(self._app.handle, limits.connections_max)
+        self._server = Server(self._app.handle, limits.connections_max, self._service.memory)
         self._listener = socket.socket(fileno=listen_fd)
         self._stopping = asyncio.Event()
 
@@ -137,6 +137,7 @@ class Worker:
             self._refuse(error, trace=error)
         else:
             self._recorder.backlog_max = snapshot.limits.record_backlog_max
+            self._service.memory.max_bytes = snapshot.limits.memory_max_bytes
             if before.cells is not self._service.state.cells:
                 before.cells.retire()
             if read == self._file.read:

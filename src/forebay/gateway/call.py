@@ -12,6 +12,8 @@ from typing import Protocol
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
+PIECES_OF_A_READ_MAX = 16  #: of a body; more are put together at once
+PIECES_MAX = 1024  #: of a body
 
 
 class Ending(Protocol):
@@ -76,6 +78,7 @@ class Call:
     received = 0
     started = False
     streaming = False
+    _merged = 0  # pieces of the body that earlier reads brought
     _waiter: asyncio.Future[None] | None = None
 
     def __init__(self, connection: Wire) -> None:
@@ -132,8 +135,9 @@ class Call:
         if self.left:
             return
         framing = "transfer-encoding: chunked\r\n"
-        if not self.keep_alive and self._connection.speaks_http_1_0():
-            self.chunked, framing = False, ""  # the connection's end is the stream's
+        if self._connection.speaks_http_1_0():
+            # Such a caller may not be sent chunks: the connection's end is the stream's.
+            self.chunked, self.keep_alive, framing = False, False, ""
         self._connection.held = self._build_head(status, headers, framing)
 
     async def send(self, data: bytes) -> None:
@@ -197,6 +201,15 @@ class Call:
         waiter = self._waiter
         if waiter is not None and not waiter.done() and (self.body_done or self.left or self.is_over):
             waiter.set_result(None)
+
+    def merge_pieces(self) -> None:
+        """Makes one of many small pieces of the body: as objects they would take far more than they hold."""
+        pieces, first = self._chunks, self._merged
+        if len(pieces) > PIECES_MAX:
+            first = 0
+        if len(pieces) - first > PIECES_OF_A_READ_MAX:
+            pieces[first:] = (b"".join(pieces[first:]),)
+        self._merged = len(pieces)
 
     @property
     def is_over(self) -> bool:

@@ -14,11 +14,14 @@ import httptools
 import msgspec
 
 from forebay.gateway.call import Call
+from forebay.gateway.memory import Memory
+from forebay.gateway.sender import Sender
 
 HEAD_MAX_BYTES = 64 * 1024  #: request line and headers
 HEAD_MAX_S = 30.0  #: for a head to arrive, from its first byte
 IDLE_MAX_S = 75.0  #: a kept-alive connection without a request
 PIPELINE_MAX = 16  #: requests that wait behind the one being served; more are not read
+AHEAD_MAX_BYTES = 64 * 1024  #: bodies of those; then no more is read, and one read may come on top
 READ_HIGH_WATER = 256 * 1024  #: body bytes held for a handler that has not asked for them
 LINGER_MAX_S = 5.0  #: for a caller to notice that its body is not wanted
 
@@ -39,6 +42,7 @@ class Host(Protocol):
     closing: bool
     time: float
     date: str
+    memory: Memory
     names: dict[bytes, bytes]
 
     def learn_name(self, name: bytes) -> bytes: ...
@@ -46,30 +50,30 @@ class Host(Protocol):
     def forget(self, connection: "CallerConnection") -> None: ...
 
 
-class CallerConnection(asyncio.Protocol):
+class CallerConnection(Sender, asyncio.Protocol):
     """One caller's connection: requests in order, one served at a time."""
 
     __slots__ = (
-        "_call", "_head_bytes", "_headers", "_offered", "_parser", "_paused", "_queue", "_reading",
-        "_serving_queued", "_transport", "_unsent", "drained", "held", "lingering", "loop", "on_header",
+        "_ahead", "_call", "_framed_after", "_framing_bytes", "_headers", "_message_ended", "_offered",
+        "_parser", "_paused", "_queue", "_reading", "_serving_queued", "_unsent", "lingering", "on_header",
         "server", "since",
     )  # fmt: skip
 
     def __init__(self, server: Host) -> None:
+        super().__init__(server.loop, server.memory)
         self.server = server
-        self.loop = server.loop
-        self.drained: asyncio.Future[None] | None = None
-        self.held = b""  #: the head of a stream, which goes out with its first piece
         self._headers: dict[bytes, bytes] = {}
         # The parser calls this for each header: straight into the dictionary, without a frame of ours.
         self.on_header = self._headers.__setitem__
-        self._head_bytes = 0  # of the head that is being parsed
+        self._framing_bytes = 0  # of the request that is being parsed, since body came
+        self._framed_after = 0  # so much body
+        self._message_ended = False  # since `_framing_bytes` was counted
         self._parser: Any = httptools.HttpRequestParser(self)
-        self._transport: Any = None
         self._reading: Call | None = None  # the request that is being parsed
         self._call: Call | None = None  # the request that is being served
         self._offered: Call | None = None  # a request that offers to switch protocols
         self._queue: deque[Call] = deque()
+        self._ahead = 0  # bytes of bodies held for requests in the queue
         self._paused = False
         self._serving_queued = False
         self.lingering = False
@@ -86,24 +90,23 @@ class CallerConnection(asyncio.Protocol):
         self.server.forget(self)
         self._transport = None
         self._parser = None
-        drained, self.drained = self.drained, None
-        if drained is not None and not drained.done():
-            drained.set_result(None)
+        self.wake_sender()
         for call in (self._call, self._reading, *self._queue):
             if call is not None:
                 call.leave()
         self._queue.clear()
+        self._count_ahead()
         # They hold us: a cycle, left to the collector otherwise.
         self._call = self._reading = self._offered = None
 
     def data_received(self, data: bytes) -> None:
         if self.lingering:
             return
-        self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
             self._decline_upgrade(data[offer.args[0] :])
+            return
         except httptools.HttpParserError as error:
             self._refuse(400, "bad_request", f"the request is not valid HTTP/1.1: {error}")
             return
@@ -111,8 +114,8 @@ class CallerConnection(asyncio.Protocol):
         if reading is not None:
             if reading.method and not reading.started:
                 self._start_early(reading)
-            elif self._head_bytes > HEAD_MAX_BYTES:
-                self._check_head(reading)
+            if not self.lingering:
+                self._bound(reading, len(data))
 
     def _decline_upgrade(self, rest: bytes) -> None:
         """Serves a request that offers to switch protocols as it stands; the connection ends with it.
@@ -135,14 +138,8 @@ class CallerConnection(asyncio.Protocol):
     def eof_received(self) -> None:
         return None  # a caller that closes its side has left
 
-    def pause_writing(self) -> None:
-        if self.drained is None:
-            self.drained = self.loop.create_future()
-
     def resume_writing(self) -> None:
-        drained, self.drained = self.drained, None
-        if drained is not None and not drained.done():
-            drained.set_result(None)
+        self.wake_sender()
         if self._call is None and not self.lingering:
             self._serve_queued()
 
@@ -150,7 +147,6 @@ class CallerConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._reading = Call(self)
-        self._headers.clear()
         self.since = self.server.time
 
     def on_url(self, url: bytes) -> None:
@@ -174,7 +170,6 @@ class CallerConnection(asyncio.Protocol):
                 wanted = self.server.learn_name(name)
             if wanted:
                 headers[wanted] = value
-        self._head_bytes = 0
 
     def _start_early(self, call: Call) -> None:
         """Serves a request whose body is still coming: it may be refused before more of it is held."""
@@ -183,22 +178,34 @@ class CallerConnection(asyncio.Protocol):
         call.started = True
         self._start(call)
 
-    def _check_head(self, reading: Call) -> None:
-        if reading.method:
-            self._head_bytes = 0  # what came was body, and that has limits of its own
+    def _bound(self, reading: Call, size: int) -> None:
+        """Keeps a request that came in part within its limits; `size` is that of the last read."""
+        reading.merge_pieces()
+        if self._queue:
+            self._count_ahead()
+        elif reading.received > READ_HIGH_WATER and reading._waiter is None:
+            self._pause()
+        # Reads in a row that bring no body are a head, chunk sizes or trailers, which the parser piles up.
+        # Of one that brought some, or ended another request, nobody knows what was what: it is not counted.
+        if self._message_ended or self._framed_after != reading.received:
+            self._message_ended = False
+            self._framed_after = reading.received
+            self._framing_bytes = 0
             return
-        self._refuse(431, "head_too_large", f"the request's head is larger than {HEAD_MAX_BYTES} bytes")
+        self._framing_bytes += size
+        if self._framing_bytes > HEAD_MAX_BYTES:
+            self._refuse(
+                431, "head_too_large", f"the request has more than {HEAD_MAX_BYTES} bytes of headers"
+            )
 
     def on_body(self, body: bytes) -> None:
-        call = self._reading
-        if call is None:
-            return
-        call.add_body(body)
-        if call.received > READ_HIGH_WATER and call._waiter is None and not self._paused:
-            self._pause()
+        if self._reading is not None:
+            self._reading.add_body(body)
 
     def on_message_complete(self) -> None:
         call, self._reading = self._reading, None
+        self._message_ended = True
+        self._headers.clear()  # trailers as well, so that they are none of the next request's headers
         if call is None:
             return
         call.end_body()
@@ -216,8 +223,19 @@ class CallerConnection(asyncio.Protocol):
             self._serve(call)
             return
         self._queue.append(call)
-        if len(self._queue) >= PIPELINE_MAX:
+        self._count_ahead()
+
+    def _count_ahead(self) -> None:
+        """Counts what is held for requests that wait for their turn, and stops reading where it is much."""
+        ahead = sum(call.received for call in self._queue)
+        self.memory.held += ahead - self._ahead
+        self._ahead = ahead
+        if self._is_ahead and not self.lingering:
             self._pause()
+
+    @property
+    def _is_ahead(self) -> bool:
+        return self._ahead > AHEAD_MAX_BYTES or len(self._queue) >= PIPELINE_MAX
 
     def _serve(self, call: Call) -> None:
         self._call = call
@@ -236,6 +254,7 @@ class CallerConnection(asyncio.Protocol):
             return
         if not call.keep_alive or self.server.closing:
             self._queue.clear()
+            self._count_ahead()
             self.close()
             return
         if self.drained is not None:
@@ -249,9 +268,11 @@ class CallerConnection(asyncio.Protocol):
             return
         self._serving_queued = True
         while self._queue and self._call is None and self.drained is None:
-            self._serve(self._queue.popleft())
+            following = self._queue.popleft()
+            self._count_ahead()
+            self._serve(following)
         self._serving_queued = False
-        if len(self._queue) < PIPELINE_MAX and self.drained is None:
+        if not self._is_ahead and self.drained is None:
             self._resume()
 
     def _linger(self) -> None:
@@ -282,28 +303,11 @@ class CallerConnection(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
 
-    # --- bytes ----------------------------------------------------------------------------------------------
-
-    def write(self, head: bytes, body: bytes) -> None:
-        if len(body) < 16384:
-            self._transport.write(head + body)
-        else:
-            self._transport.writelines((head, body))
-
-    def write_chunk(self, data: bytes, chunked: bool) -> None:
-        head, self.held = self.held, b""
-        if chunked:
-            self._transport.write(b"%b%x\r\n%b\r\n" % (head, len(data), data))
-        else:
-            self._transport.write(head + data)
-
-    def write_end(self, data: bytes, chunked: bool) -> None:
-        head, self.held = self.held, b""
-        if not chunked:
-            self._transport.write(head + data)
-            return
-        last = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
-        self._transport.write(head + last)
+    def turn_away(self, *, may_linger: bool) -> None:
+        """Refuses a connection that is one too many."""
+        self._refuse(503, "too_many_connections", "this gateway serves no more connections now")
+        if not may_linger:
+            self.close()
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         """An answer to what could not be parsed; nothing after it can be understood either.
@@ -319,6 +323,7 @@ class CallerConnection(asyncio.Protocol):
             broken.leave()
             if self._queue and self._queue[-1] is broken:
                 self._queue.pop()
+                self._count_ahead()
         if self._call is not None and self._call is not broken:
             (self._queue[-1] if self._queue else self._call).keep_alive = False
             return
@@ -330,23 +335,9 @@ class CallerConnection(asyncio.Protocol):
     def speaks_http_1_0(self) -> bool:
         return self._parser is not None and self._parser.get_http_version() == "1.0"
 
-    def close(self) -> None:
-        """Closes once everything written has gone out."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.close()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
     @property
     def is_idle(self) -> bool:
         return self._call is None and not self._queue and (self._reading is None or self.lingering)
-
-    @property
-    def unsent_bytes(self) -> int:
-        """What has been written and not yet taken by the caller's side."""
-        return 0 if self._transport is None else int(self._transport.get_write_buffer_size())
 
     def check_deadline(self, now: float) -> None:
         """Called by the server's sweep: ends connections whose caller keeps us waiting."""

@@ -1,6 +1,6 @@
 """What happens to a request before it is sent anywhere: whose it is, its body, and whether it may go.
 
-It owns the account of body bytes in flight, so that no crowd of callers can fill the memory.
+It takes each byte of a body into account before it is held, and none before it has come.
 """
 
 from forebay.core.clock import Clock
@@ -8,6 +8,7 @@ from forebay.core.errors import BodyTooLarge, Overloaded, Unauthenticated
 from forebay.core.keys import compute_key_digest
 from forebay.core.routes import Endpoint
 from forebay.gateway.call import BodyOverflow, Call
+from forebay.gateway.memory import Memory
 from forebay.gateway.model import Dialect, Exchange, KeyState, State
 from forebay.gateway.policy.admit import explain_refusal
 from forebay.gateway.policy.attempt import Attempts
@@ -18,10 +19,10 @@ KNOWN_MAX = 10_000  #: keys whose digest need not be computed again
 class Intake:
     """See the module."""
 
-    def __init__(self, dialect: Dialect, clock: Clock) -> None:
+    def __init__(self, dialect: Dialect, clock: Clock, memory: Memory) -> None:
         self._dialect = dialect
         self._monotonic_ns = clock.monotonic_ns
-        self._memory = 0  # bytes of bodies held
+        self._memory = memory
 
     def admit(self, exchange: Exchange, key: KeyState) -> None:
         """Reads what the request wants, and makes its plan; raises the refusal if it may not have it."""
@@ -53,11 +54,13 @@ class Intake:
             state.cells.count_refusal("unauthenticated")
             raise Unauthenticated("no API key: send it as `Authorization: Bearer fb-…`")
         scheme, _, secret = credential.partition(b" ")
-        key = state.find_key(compute_key_digest(secret.strip())) if scheme.lower() == b"bearer" else None
+        secret = secret.strip()
+        key = state.find_key(compute_key_digest(secret)) if scheme.lower() == b"bearer" else None
         if key is None:
             state.cells.count_refusal("unauthenticated")
             raise Unauthenticated("the API key is wrong, expired or revoked")
-        if len(state.known) < KNOWN_MAX:
+        # In its plain spelling alone: of the others, one key has too many.
+        if credential == b"Bearer " + secret and len(state.known) < KNOWN_MAX:
             state.known[credential] = key
         return key
 
@@ -66,45 +69,43 @@ class Intake:
         call = exchange.call
         if not call.body_done:
             return False
-        limits = exchange.state.snapshot.limits
-        return call.received <= limits.body_max_bytes and self._reserve(
-            exchange, call.received, limits.memory_max_bytes
-        )
+        size_max = exchange.state.snapshot.limits.body_max_bytes
+        return call.received <= size_max and self._reserve(exchange, call.received)
 
     async def read_body(self, exchange: Exchange) -> bytes:
         call = exchange.call
-        limits = exchange.state.snapshot.limits
-        size_max = limits.body_max_bytes
-        call.body_max = size_max
-        if call.length is None:
-            # Of unknown length, so each piece is taken into account before it is held.
-            call.grow = lambda more: self._reserve(exchange, more, limits.memory_max_bytes)
-        elif call.length > size_max:
+        call.body_max = size_max = exchange.state.snapshot.limits.body_max_bytes
+        announced = call.length or 0
+        if announced > size_max:
             raise _too_large(size_max)
-        if not self._reserve(exchange, call.length or call.received, limits.memory_max_bytes):
-            raise Overloaded("too many bytes are in flight; try again shortly", retry_after_s=1)
+        # An announcement reserves nothing, for it costs the caller nothing.
+        if not self._memory.has_room_for(announced) or not self._reserve(exchange, call.received):
+            raise Overloaded(_OVERLOADED, retry_after_s=1)
+        call.grow = lambda more: self._reserve(exchange, more)
         begun = self._monotonic_ns()
         try:
-            body = await call.body()
+            return await call.body()
         except BodyOverflow:
             if call.received > size_max:
                 raise _too_large(size_max) from None
-            raise Overloaded("too many bytes are in flight; try again shortly", retry_after_s=1) from None
+            raise Overloaded(_OVERLOADED, retry_after_s=1) from None
         finally:
+            call.grow = None  # it holds the exchange, which holds the call
             exchange.waited_ns += self._monotonic_ns() - begun
-        return body
 
     def release(self, exchange: Exchange) -> None:
         """Gives the body's bytes back, once the request has ended."""
-        self._memory -= exchange.body_bytes
+        self._memory.held -= exchange.body_bytes
 
-    def _reserve(self, exchange: Exchange, more: int, memory_max: int) -> bool:
+    def _reserve(self, exchange: Exchange, more: int) -> bool:
         """Takes bytes of a body into account before they are held; False when that would be too many."""
-        if self._memory + more > memory_max:
+        if not self._memory.take(more):
             return False
-        self._memory += more
         exchange.body_bytes += more
         return True
+
+
+_OVERLOADED = "too many bytes are in flight (gateway.memory_max_bytes); try again shortly"
 
 
 def _too_large(size_max: int) -> BodyTooLarge:

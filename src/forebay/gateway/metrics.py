@@ -93,6 +93,7 @@ FAMILIES = (
     Family("forebay_refused", "counter", "Requests refused without a record.", ("reason",)),
     Family("forebay_requests_in_flight", "gauge", "Requests being served.", ()),
     Family("forebay_records_waiting", "gauge", "Records kept in memory while the disk refuses them.", ()),
+    Family("forebay_memory_held_bytes", "gauge", "Counted against gateway.memory_max_bytes.", ()),
     Family("forebay_internal_errors", "counter", "Errors in the gateway itself.", ()),
     Family("forebay_snapshots_refused", "counter", "Snapshots of no use; the one before stayed.", ()),
 )
@@ -160,6 +161,7 @@ class Cells:
         self.cells = memoryview(self._map)[start:].cast("d")
         self.in_flight = self._index[("forebay_requests_in_flight",)]
         self.records_waiting = self._index[("forebay_records_waiting",)]
+        self.memory_held = self._index[("forebay_memory_held_bytes",)]
         self.internal_errors = self._index[("forebay_internal_errors",)]
         self._overhead = self._index[("forebay_overhead_seconds",)]
 

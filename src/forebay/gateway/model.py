@@ -24,6 +24,7 @@ from forebay.core.routes import Endpoint, Route, Snapshot, Target
 from forebay.gateway.call import Call
 from forebay.gateway.metrics import Cells, EndpointCells
 from forebay.gateway.policy.attempt import Attempts
+from forebay.gateway.policy.progress import Progress
 from forebay.net.client import Address, Client, Origin, parse_address
 from forebay.net.connection import Connection
 
@@ -245,6 +246,7 @@ class Exchange:
     key: KeyEntry | None = None
     left = False  #: the caller has gone
     model = ""
+    progress: Progress | None = None  #: of the body, while it comes
     reading = True  #: the body is still coming
     recorded = False
     route: RouteState | None = None

@@ -6,10 +6,13 @@ from email.utils import formatdate
 from functools import partial
 
 from forebay.gateway.caller import WANTED, CallerConnection, Handler
+from forebay.gateway.memory import Memory
 
 SWEEP_S = 1.0
 LAST_REQUEST_S = 0.5  #: while we end: how long a connection waits for one more request after its last
 NAMES_MAX = 1000  #: spellings of header names that are remembered
+NAME_MAX_BYTES = 64  #: of each of them
+TURNED_AWAY_MAX = 64  #: connections beyond the limit that are given time to read why; more are closed at once
 
 
 class Server:
@@ -18,17 +21,20 @@ class Server:
     Args:
         handler: serves one call; must answer it and must not raise.
         connections_max: open connections at a time; more are told so and closed.
+        memory: the worker's account of what it holds.
     """
 
-    def __init__(self, handler: Handler, connections_max: int) -> None:
+    def __init__(self, handler: Handler, connections_max: int, memory: Memory) -> None:
         self.loop = asyncio.get_running_loop()
         self.handler = handler
+        self.memory = memory
         self.closing = False
         self.time = self.loop.time()
         self.date = _build_date()
         #: Each spelling of a header's name that has been seen, and its lower case where anybody reads it.
         self.names: dict[bytes, bytes] = {}
         self._connections: set[CallerConnection] = set()
+        self._turned_away: set[CallerConnection] = set()  # too many, and still to hear of it
         self._connections_max = connections_max
         self._server: asyncio.Server | None = None
         self._handle: asyncio.TimerHandle | None = None
@@ -44,17 +50,22 @@ class Server:
         """The wanted lower-case name of a header, or `b""`."""
         lower = name.lower()
         wanted = lower if lower in WANTED else b""
-        if len(self.names) < NAMES_MAX:
+        if len(name) <= NAME_MAX_BYTES and len(self.names) < NAMES_MAX:
             self.names[name] = wanted
         return wanted
 
     def admit(self, connection: CallerConnection) -> None:
-        self._connections.add(connection)
-        if len(self._connections) > self._connections_max:
-            connection._refuse(503, "too_many_connections", "this gateway serves no more connections now")
+        if len(self._connections) < self._connections_max:
+            self._connections.add(connection)
+            return
+        may_linger = len(self._turned_away) < TURNED_AWAY_MAX
+        if may_linger:
+            self._turned_away.add(connection)
+        connection.turn_away(may_linger=may_linger)
 
     def forget(self, connection: CallerConnection) -> None:
         self._connections.discard(connection)
+        self._turned_away.discard(connection)
 
     @property
     def connections(self) -> int:
@@ -63,7 +74,7 @@ class Server:
     def _sweep(self) -> None:
         self.time = now = self.loop.time()
         self.date = _build_date()
-        for connection in tuple(self._connections):
+        for connection in (*self._connections, *self._turned_away):
             connection.check_deadline(now)
         self._handle = self.loop.call_later(SWEEP_S, self._sweep)
 
@@ -96,7 +107,7 @@ class Server:
         self.stop_accepting()
         if self._handle is not None:
             self._handle.cancel()
-        for connection in tuple(self._connections):
+        for connection in (*self._connections, *self._turned_away):
             connection.abort()
 
 

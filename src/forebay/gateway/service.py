@@ -26,8 +26,10 @@ from forebay.core.routes import Endpoint
 from forebay.gateway.call import Call, CallerGone
 from forebay.gateway.ending import Ending
 from forebay.gateway.intake import Intake
+from forebay.gateway.memory import Memory
 from forebay.gateway.model import Dialect, Exchange, KeyState, Meter, State, TargetState
 from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
+from forebay.gateway.policy.progress import Progress
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Answer, Relay, read_answer, refuse_compressed
 from forebay.net.connection import ALL, SOME, Connection
@@ -36,7 +38,6 @@ ERROR_START = b'{"error"'  #: how some engines begin an answer whose status says
 
 logger = logging.getLogger("forebay.gateway")
 
-BODY_MAX_NS = 60_000_000_000  #: how long a body may take to arrive
 SWEEP_S = 0.1
 LOG_EVERY_S = 10.0  #: for each target
 
@@ -65,7 +66,8 @@ class Service:
         self.recorder = recorder
         self.draining = False
         self._dialect = dialect
-        self.intake = Intake(dialect, clock)
+        self.memory = Memory(state.snapshot.limits.memory_max_bytes)
+        self.intake = Intake(dialect, clock, self.memory)
         self._relay = Relay(dialect, clock)
         self._ending = Ending(dialect, self._relay, recorder, clock, worker)
         self._clock = clock
@@ -343,14 +345,16 @@ class Service:
         now_ns = self._monotonic_ns()
         now = self._loop.time()
         for exchange in tuple(self.active):
-            age = now_ns - exchange.started_ns
             # Stuck on the caller: the client's sweep, which ends an attempt and no more, does not see that.
             late = exchange.call.is_behind and exchange.deadline and now > exchange.deadline + 2 * SWEEP_S
-            if (late or (exchange.reading and age > BODY_MAX_NS)) and exchange.task is not None:
+            if exchange.reading:
+                late = _is_body_late(exchange, now_ns)
+            if late and exchange.task is not None:
                 exchange.task.cancel()
         self.recorder.retry()
         cells = self.state.cells
         cells.cells[cells.records_waiting] = self.recorder.waiting
+        cells.cells[cells.memory_held] = self.memory.held
 
     def cut_all(self) -> int:
         """Ends every request in flight, with an error in its dialect; returns how many."""
@@ -371,6 +375,13 @@ class Service:
         if exchange.reading:
             return RequestTimeout("the request body took too long to arrive")
         return TotalTimeout("the request did not finish in time")
+
+
+def _is_body_late(exchange: Exchange, now_ns: int) -> bool:
+    progress = exchange.progress
+    if progress is None:
+        progress = exchange.progress = Progress(exchange.started_ns, exchange.started_ns)
+    return progress.is_too_slow(now_ns, exchange.call.received)
 
 
 def _build_head_rest(request_id: str, size: int, headers: Mapping[bytes, bytes]) -> bytes:
