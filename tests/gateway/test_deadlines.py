@@ -4,6 +4,7 @@ The service and its server run here on a real socket; only their clocks are ours
 """
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -49,6 +50,19 @@ class BrittleDialect:
         if self.is_broken:
             raise ZeroDivisionError("deep inside")
         return openai.read_answer(body)
+
+
+class BrokenPipe:
+    """A transport that takes nothing."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        raise ZeroDivisionError("deep inside")
 
 
 class World:
@@ -314,6 +328,30 @@ def test_an_error_in_the_gateway_itself_is_answered_counted_and_recorded(tmp_pat
         writer.write(WHOLE)
         made.dialect.is_broken = False
         assert (await read_answer(reader))[0] == 200
+        writer.close()
+
+    run(test, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["whole", "stream", "error"])
+def test_an_answer_that_cannot_be_given_ends_the_connection(tmp_path: Path, kind: str) -> None:
+    """It is on record as it was to be, so no other may follow it; and nobody waits for it for ever."""
+
+    async def test(made: World) -> None:
+        reader, writer = await made.connect()
+        await until(lambda: made.server.connections == 1)
+        (connection,) = made.server._connections
+        connection._transport = BrokenPipe(connection._transport)
+        model = b"x" if kind == "error" else b"m"
+        body = b'{"model":"%b"%b}' % (model, b',"stream":true' if kind == "stream" else b"")
+        writer.write(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        (record,) = made.records()
+        assert record.status == (404 if kind == "error" else 200)
+        assert made.server.connections == 0
+        assert not made.service.active
+        assert made.cells.cells[made.cells.in_flight] == 0
         writer.close()
 
     run(test, tmp_path)

@@ -40,6 +40,7 @@ class Wire(Protocol):
     def write_chunk(self, data: bytes, chunked: bool) -> None: ...
     def write_end(self, data: bytes, chunked: bool) -> None: ...
     def finish(self, call: "Call") -> None: ...
+    def abort(self) -> None: ...
 
 
 class CallerGone(Exception):
@@ -161,6 +162,11 @@ class Call:
             return
         self._connection.write_end(data, self.chunked)
         self._connection.finish(self)
+
+    def abort(self) -> None:
+        """Ends the connection as it is, for an answer that can't be given; a caller that has left is gone."""
+        if not self.left:
+            self._connection.abort()
 
     @property
     def is_behind(self) -> bool:

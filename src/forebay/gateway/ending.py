@@ -3,6 +3,8 @@
 What a caller has seen is on record, whatever is killed next.  Nothing here waits.
 """
 
+import logging
+
 from forebay.core.clock import Clock
 from forebay.core.errors import (
     CallerLeft,
@@ -16,6 +18,8 @@ from forebay.core.events import Finished, Outcome, Tokens, UsageSource
 from forebay.gateway.model import Dialect, Exchange
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Answer, Relay
+
+logger = logging.getLogger("forebay.gateway")
 
 
 class Ending:
@@ -66,13 +70,16 @@ class Ending:
 
     def answer_error(self, exchange: Exchange, error: ForebayError) -> None:
         """Records a request that ends with an error of ours, and tells it to whoever still listens."""
+        call = exchange.call
         if exchange.recorded:
-            return  # the answer is out already; what came after it concerns nobody
+            if not call.done:
+                call.abort()  # on record and not out: nothing else that the caller is told would be true
+            return
         error = hide_address(error, exchange)
         left = isinstance(error, CallerLeft)
         if left:
             body = b""
-        elif exchange.call.streaming:
+        elif call.streaming:
             body = self._dialect.encode_error_event(error)
         else:
             body = self._dialect.encode_error(error)
@@ -81,13 +88,19 @@ class Ending:
             # Somebody worked on it, and nobody will say how much: never count that as nothing.
             exchange.tokens = self._dialect.estimate_tokens(exchange.body_bytes, 0)
             exchange.usage_source = UsageSource.ESTIMATED
-        streaming = exchange.call.streaming and not left
+        streaming = call.streaming and not left
         status = 200 if streaming else error.status
         self._end(exchange, status, Outcome.ABANDONED if left else Outcome.FAILED, error.code)
-        if streaming:
-            exchange.call.end_stream(body)
-        elif not left:
-            self._relay.send_error(exchange, error, body)
+        try:
+            if streaming:
+                call.end_stream(body)
+            elif not left:
+                self._relay.send_error(exchange, error, body)
+        except Exception:  # the outer edge: not even the error can be told
+            cells = exchange.state.cells
+            cells.cells[cells.internal_errors] += 1
+            logger.exception("request %s can't be answered", exchange.id)
+            call.abort()
 
     def _end(self, exchange: Exchange, status: int, outcome: Outcome, code: str) -> None:
         """The one place where a request becomes a record."""
