@@ -144,10 +144,11 @@ def test_an_output_that_nobody_reads_ends_quietly(tmp_path: Path) -> None:
     assert done.returncode in (0, 141)  # 0 where the pipe took all before its reader left
 
 
-def test_a_full_disk_ends_in_words(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [("config", "schema"), ("--help",), ("usage", "--help")], ids=" ".join)
+def test_a_full_disk_ends_in_words(tmp_path: Path, words: tuple[str, ...]) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "forebay", "config", "schema"],
+            [sys.executable, "-m", "forebay", *words],
             cwd=tmp_path,
             stdout=full,
             stderr=subprocess.PIPE,
@@ -155,6 +156,15 @@ def test_a_full_disk_ends_in_words(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert b"No space left" in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", ["config check", "--help", "usage"])
+def test_a_stream_that_is_closed_from_the_start_is_no_error(tmp_path: Path, words: str, closed: str) -> None:
+    script = f"{sys.executable} -m forebay {words} {closed}"
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
 
 
 def test_an_encoding_that_lacks_a_character_is_no_traceback(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from forebay.cli.terminal import Outcome, guard, is_plain, make_streams_lenient
+from forebay.cli.terminal import Outcome, guard, is_plain, make_streams_lenient, print_error
 
 app = typer.Typer(
     name="forebay",
@@ -242,3 +242,6 @@ def run() -> None:
         app()
     except KeyboardInterrupt:  # while a command's module was still being imported
         raise SystemExit(Outcome.INTERRUPTED) from None
+    except OSError as error:  # while help was printed
+        print_error(f"{error.filename or 'input or output'}: {error.strerror or error}")
+        raise SystemExit(Outcome.PROBLEM) from None

@@ -44,10 +44,11 @@ class Failure(ForebayError):
 
 def is_plain(stream: TextIO | None = None) -> bool:
     """Whether to write without colours and boxes: no terminal, a dumb one, or NO_COLOR is set."""
+    # Python has no stream at all where the shell has closed the descriptor.
     stream = sys.stdout if stream is None else stream
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return True
-    return stream.closed or not stream.isatty()
+    return stream is None or stream.closed or not stream.isatty()
 
 
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
@@ -98,7 +99,13 @@ def guard(command: Callable[Arguments, int]) -> Callable[Arguments, None]:
 
 
 def make_streams_lenient() -> None:
-    """What an encoding can't express becomes a question mark instead of an exception."""
+    """What an encoding can't express becomes a question mark instead of an exception.
+
+    A stream that was closed before the start is replaced: no file that is opened later may get its number.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for the life of the process
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
