@@ -361,3 +361,10 @@ def test_a_file_that_somebody_removed_is_left_for_a_new_one(tmp_path: Path) -> N
     writer.append(b"kept by the caller")
     assert [read_all(path) for path in list_segments(folder)] == [[b"kept by the caller"]]
     writer.close()
+
+
+def test_files_with_names_that_no_writer_gives_are_no_segments(tmp_path: Path) -> None:
+    path = write_file(tmp_path, [b"a record"])
+    for name in (b"\xff.seg", "é.seg".encode(), b"a\nb.seg", b"x" * 200 + b".seg", b".seg", b"note.txt"):
+        Path(os.fsdecode(bytes(tmp_path) + b"/" + name)).touch()
+    assert list_segments(tmp_path) == [path]

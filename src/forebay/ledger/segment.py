@@ -33,6 +33,7 @@ CHUNK_BYTES = 1 << 20
 _pack_head = struct.Struct("<II").pack
 _unpack_head = struct.Struct("<II").unpack_from
 _VERSION_LINE = re.compile(rb"forebay-segment [0-9]{1,9}\n")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,150}\.seg")
 _WORKER = re.compile(r"[A-Za-z0-9_.]{1,64}")
 #: Where a length between 1 and PAYLOAD_MAX_BYTES may stand: the search runs in C, also over holes of zeros.
 _LENGTH = re.compile(rb"(?s:(?=(?:[^\0].[\0-\3]|.[^\0][\0-\3]|..[\1-\3])\0))")
@@ -193,10 +194,13 @@ os.register_at_fork(after_in_child=_close_after_fork)
 
 
 def list_segments(folder: Path) -> list[Path]:
-    """The folder's segment files, oldest first; an absent folder has none."""
+    """The folder's segment files, oldest first; an absent folder has none.
+
+    A name that no writer gives is none of ours, and may be one that no table can hold.
+    """
     try:
         with os.scandir(folder) as entries:
-            names = [e.name for e in entries if e.name.endswith(SUFFIX) and e.is_file(follow_symlinks=False)]
+            names = [e.name for e in entries if _NAME.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
     except FileNotFoundError:
         return []
     return [folder / name for name in sorted(names)]
