@@ -51,7 +51,8 @@ specs = [
 async def main():
     supervisor = Supervisor(specs, logs=folder, mark=str(folder), clock=SystemClock())
     task = asyncio.create_task(supervisor.run())
-    await supervisor.wait_ready()
+    while not all(status.was_ready for status in supervisor.statuses):
+        await asyncio.sleep(0.01)
     print(*(status.pid for status in supervisor.statuses), flush=True)
     await task
 

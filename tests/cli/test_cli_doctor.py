@@ -6,6 +6,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from command_line import ESCAPE, forebay, in_terminal
 from hypothesis import given, settings
@@ -18,6 +19,8 @@ from forebay.cli.doctor_engines import find_import_problem, find_weights
 from forebay.cli.doctor_machine import fits
 from forebay.engines.model import EngineRefused
 from forebay.testing.answers import json_answer
+from forebay.testing.recorded import RecordedRequest
+from forebay.testing.steps import Script
 from forebay.testing.threaded import ThreadedUpstream, find_closed_port
 
 
@@ -119,11 +122,10 @@ def test_a_port_that_another_program_holds_fails(tmp_path: Path) -> None:
         status, found = examine()
     assert status == 1
     finding = found["gateway port"]
-    assert (finding["verdict"], finding["message"]) == (
-        "fail",
-        f"can't listen on 127.0.0.1 port {port}: Address already in use",
-    )
-    assert "gateway.port" in finding["hint"]
+    assert finding["verdict"] == "fail"
+    assert f"Port {port} is already in use by " in finding["message"]
+    assert f"pid {os.getpid()}" in finding["message"]
+    assert "gateway.port" in finding["message"]
     assert find("gateway port")[0] == "ok"  # as soon as it is free
 
 
@@ -171,14 +173,36 @@ def test_what_runs_is_asked_for_its_health(tmp_path: Path) -> None:
     assert found["health of gateway"]["verdict"] == "ok"
 
 
+@pytest.mark.parametrize(("answer_status", "verdict"), [(200, "ok"), (500, "fail")])
+def test_an_engine_that_is_up_is_asked_for_an_answer(
+    tmp_path: Path, answer_status: int, verdict: str
+) -> None:
+    def answer(request: RecordedRequest) -> Script:
+        return json_answer({}, status=answer_status if request.method == "POST" else 200)
+
+    with ThreadedUpstream(answer) as upstream:
+        write_config(tmp_path, more="engines: {e: {kind: minilm}, absent: {kind: minilm}}\nmodels: {}\n")
+        engine = msgspec.structs.replace(child(ChildState.READY), name="engine-e")
+        save_state(tmp_path, os.getpid(), upstream.origin, upstream.origin, engine)
+        urls = {"e": upstream.url, "absent": upstream.url}
+        (tmp_path / ".forebay" / "run" / "engines.json").write_text(json.dumps(urls))
+        _, found = examine()
+        [asked] = [request for request in upstream.requests if request.method == "POST"]
+    assert asked.path == "/v1/embeddings"
+    assert asked.json()["model"] == "e"
+    assert found["model of e"]["verdict"] == verdict
+    assert "model of absent" not in found, "it does not run"
+    assert (found["model of e"]["hint"] == "") == (verdict == "ok")
+
+
 def test_what_is_not_ready_fails(tmp_path: Path) -> None:
     with ThreadedUpstream(lambda request: json_answer({}, status=503)) as upstream:
         nobody = f"http://127.0.0.1:{find_closed_port()}"
         save_state(tmp_path, os.getpid(), upstream.origin, nobody, child(ChildState.BACKOFF, failures=3))
         status, found = examine()
     assert status == 1
-    assert "HTTP 503" in found["health of gateway"]["message"]
-    assert "does not answer" in found["health of control"]["message"]
+    assert "answered 503" in found["health of gateway"]["message"]
+    assert "can't be reached" in found["health of control"]["message"]
     assert found["process smollm2-135m"]["verdict"] == "fail"
     assert "signal 9" in found["process smollm2-135m"]["message"]
     assert found["process smollm2-135m"]["hint"].endswith("smollm2-135m.log")

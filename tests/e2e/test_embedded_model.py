@@ -204,6 +204,8 @@ def test_usage_is_on_record(whole: Whole, client: openai.OpenAI) -> None:
 def test_the_doctor_finds_nothing_wrong(whole: Whole) -> None:
     done = whole.command("doctor")
     assert done.returncode == 0, done.stdout + done.stderr
+    for model in (CHAT, EMBEDDER):
+        assert f"model of {model}: answers, in " in done.stdout
 
 
 def test_the_example_of_the_readme_runs(whole: Whole) -> None:

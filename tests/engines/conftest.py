@@ -32,13 +32,13 @@ def minilm() -> MiniLM:
 
 @pytest.fixture
 def chat_client(llama: Engine) -> Iterator[OpenAI]:
-    with OpenAI(base_url=llama.plan.base_url, api_key="none", max_retries=0) as client:
+    with OpenAI(base_url=llama.base_url, api_key="none", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
 def embedding_client(embedder: Engine) -> Iterator[OpenAI]:
-    with OpenAI(base_url=embedder.plan.base_url, api_key="none", max_retries=0) as client:
+    with OpenAI(base_url=embedder.base_url, api_key="none", max_retries=0) as client:
         yield client
 
 

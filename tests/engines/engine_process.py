@@ -13,12 +13,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
-from forebay.engines.health import Healthy, probe_health
+from forebay.app import supervisor_exec
+from forebay.engines.health import probe_health
 from forebay.engines.model import EngineSpec, LaunchPlan
 from forebay.engines.plan import Place, plan_engine
+from forebay.net.probe import Healthy
 
 READY_S = 60.0
 
@@ -31,8 +34,12 @@ class Engine(msgspec.Struct, frozen=True):
     log: Path
 
     @property
+    def base_url(self) -> str:
+        return self.plan.health_url.removesuffix("/health") + "/v1"
+
+    @property
     def port(self) -> int:
-        return int(self.plan.base_url.removesuffix("/v1").rpartition(":")[2])
+        return urlsplit(self.base_url).port or 0
 
     def ask(self, path: str, body: Any = None, *, timeout_s: float = 30.0) -> tuple[int, bytes]:
         """GET, or POST of `body` as JSON (bytes go as they are)."""
@@ -64,19 +71,32 @@ def find_free_port() -> int:
 @contextmanager
 def run_engine(spec: EngineSpec, folder: Path) -> Iterator[Engine]:
     """A ready engine, killed afterwards if it still runs."""
-    plan = plan_engine(spec, Place(port=find_free_port(), parent_pid=os.getpid()))
-    log = folder / f"{spec.name}.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            plan.argv, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=os.environ | dict(plan.env)
-        )
-    engine = Engine(plan, process, log)
-    try:
+    with start_engine(plan_engine(spec, Place(port=find_free_port())), folder) as engine:
         wait_until_healthy(engine)
         yield engine
+
+
+@contextmanager
+def start_engine(plan: LaunchPlan, folder: Path, *options: str) -> Iterator[Engine]:
+    """Started as the supervisor does, so that it dies with the tests; killed afterwards if it still runs."""
+    log = folder / "engine.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            tie_to(os.getpid(), *plan.argv, *options),
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | dict(plan.env),
+        )
+    try:
+        yield Engine(plan, process, log)
     finally:
         process.kill()
         process.wait(10)
+
+
+def tie_to(pid: int, *argv: str) -> list[str]:
+    return [sys.executable, "-I", "-S", supervisor_exec.__file__, str(pid), *argv]
 
 
 def wait_until_healthy(engine: Engine) -> None:

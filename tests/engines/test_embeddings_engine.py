@@ -101,7 +101,7 @@ def test_concurrent_callers_are_batched_and_get_their_own_vectors(embedder: Engi
     before = read_counter(embedder, "batches_total")
 
     def ask(text: str) -> list[float]:
-        with OpenAI(base_url=embedder.plan.base_url, api_key="none", max_retries=0) as client:
+        with OpenAI(base_url=embedder.base_url, api_key="none", max_retries=0) as client:
             return client.embeddings.create(model=MODEL, input=text).data[0].embedding
 
     with ThreadPoolExecutor(16) as pool:

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from engine_process import Engine, find_free_port
 
-from forebay.engines.health import Health, Healthy, Unhealthy, probe_generation, probe_health
+from forebay.engines.health import probe_generation, probe_health
 from forebay.engines.model import EngineSpec, LaunchPlan
 from forebay.engines.plan import Place, plan_engine
+from forebay.net.probe import Health, Healthy, Unhealthy
 
 
 def plan_at(port: int) -> LaunchPlan:

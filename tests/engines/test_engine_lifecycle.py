@@ -1,7 +1,6 @@
 """How engine processes end: answers in flight leave first, a killed parent takes them along, a hang ends."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -11,13 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from engine_process import Engine, find_free_port, run_engine, wait_until_healthy
+from engine_process import Engine, find_free_port, run_engine, start_engine, wait_until_healthy
 
 from forebay.engines.model import EngineSpec
 from forebay.engines.plan import Place, plan_engine
 
-LLAMA = EngineSpec(name="llama", kind="llamacpp", context_tokens=512, slots=2, drain_s=20)
-MINILM = EngineSpec(name="minilm", kind="minilm", drain_s=20)
+LLAMA = EngineSpec(name="llama", kind="llamacpp", context_tokens=512, slots=2)
+MINILM = EngineSpec(name="minilm", kind="minilm")
 
 
 def start_stream(engine: Engine, tokens: int) -> tuple[threading.Thread, bytearray, threading.Event]:
@@ -89,15 +88,17 @@ def test_embeddings_in_flight_are_finished_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("delay_s", [0.0, 1.5])
 @pytest.mark.parametrize("spec", [LLAMA, MINILM], ids=lambda spec: spec.kind)
 def test_a_killed_parent_takes_its_engine_along(spec: EngineSpec, delay_s: float) -> None:
-    """Before it has asked for that, and after."""
+    """Before it is tied to it, and after."""
     plan = plan_engine(spec, Place(port=find_free_port()))
     script = (
         "import os, subprocess, sys, time\n"
-        "command = [*sys.argv[1:], f'--parent-pid={os.getpid()}']\n"
+        "from engine_process import tie_to\n"
+        "command = tie_to(os.getpid(), *sys.argv[1:])\n"
         "child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
         "print(child.pid, flush=True); time.sleep(60)"
     )
-    with subprocess.Popen([sys.executable, "-c", script, *plan.argv], stdout=subprocess.PIPE) as parent:
+    command = [sys.executable, "-c", script, *plan.argv]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parent) as parent:
         child = int(parent.stdout.readline())
         time.sleep(delay_s)
         assert is_running(child)
@@ -117,22 +118,15 @@ def is_running(pid: int) -> bool:
 
 
 def test_an_engine_whose_model_hangs_ends_itself(tmp_path: Path) -> None:
-    plan = plan_engine(LLAMA, Place(port=find_free_port(), parent_pid=os.getpid()))
-    log = tmp_path / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen([*plan.argv, "--stall-s=2"], stdout=output, stderr=output)
-    try:
-        engine = Engine(plan, process, log)
+    plan = plan_engine(LLAMA, Place(port=find_free_port()))
+    with start_engine(plan, tmp_path, "--stall-s=2") as engine:
         wait_until_healthy(engine)
         schema = {"type": "string", "pattern": "^(a{0,200}){0,200}$"}
         form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
         body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9, "response_format": form}
         threading.Thread(target=ask_in_vain, args=(engine, body)).start()
-        assert process.wait(30) == 3
+        assert engine.process.wait(30) == 3
         assert "no sign of life for 2 s" in engine.read_log()
-    finally:
-        process.kill()
-        process.wait(10)
 
 
 def ask_in_vain(engine: Engine, body: object) -> None:
@@ -147,12 +141,6 @@ def test_an_engine_listens_on_a_port_that_is_reserved_for_it(spec: EngineSpec, t
         holder.bind(("127.0.0.1", 0))
         for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
             holder.setsockopt(socket.SOL_SOCKET, option, 1)
-        plan = plan_engine(spec, Place(port=holder.getsockname()[1], parent_pid=os.getpid()))
-        log = tmp_path / "log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(plan.argv, stdout=output, stderr=output)
-        try:
-            wait_until_healthy(Engine(plan, process, log))
-        finally:
-            process.kill()
-            process.wait(10)
+        plan = plan_engine(spec, Place(port=holder.getsockname()[1]))
+        with start_engine(plan, tmp_path) as engine:
+            wait_until_healthy(engine)

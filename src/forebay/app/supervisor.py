@@ -108,11 +108,6 @@ class Supervisor:
             child.stop.set()
             child.kill.set()
 
-    async def wait_ready(self) -> None:
-        """Until every child has been ready once.  For ever, where one can't get ready."""
-        for child in self._children.values():
-            await child.was_ready.wait()
-
     async def run(self) -> None:
         """Starts the children and keeps them up until `stop` or `kill`; cancelled, it kills them."""
         try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from forebay.core.errors import Fault, ForebayError
+from forebay.net.listen import explain_bind
 
 BACKLOG: Final = 4096
 #: Below the range from which Linux takes ports for outgoing connections, so none of those takes an engine's
@@ -57,22 +58,15 @@ def open_listener(host: str, port: int, *, section: str) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise AddressUnavailable(_explain_bind(error, host, port, section)) from None
+        is_held = error.errno == errno.EADDRINUSE
+        raise AddressUnavailable(
+            explain_bind(
+                error, host, port,
+                host_setting=f"{section}.host", port_setting=f"{section}.port",
+                holder=find_port_holder(port) if is_held else None,
+            )
+        ) from None  # fmt: skip
     return listener
-
-
-def _explain_bind(error: OSError, host: str, port: int, section: str) -> str:
-    match error.errno:
-        case errno.EADDRINUSE:
-            holder = find_port_holder(port)
-            by = f" by {holder}" if holder else ""
-            return f"Port {port} is already in use{by}. Stop that process, or set another {section}.port."
-        case errno.EACCES:
-            return f"Port {port} needs more rights than this user has. Set {section}.port to 1024 or more."
-        case errno.EADDRNOTAVAIL:
-            return f"{host} is no address of this machine. Mend {section}.host."
-        case _:
-            return f"{section}.host and {section}.port: can't listen on {host}:{port}, {error.strerror}."
 
 
 def format_url(listener: socket.socket) -> str:

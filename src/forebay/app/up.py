@@ -36,7 +36,13 @@ from forebay.app.supervisor_state import (
     compute_mark,
     save_run_state,
 )
-from forebay.app.up_children import Place, find_engines_json, find_started_json, plan_children
+from forebay.app.up_children import (
+    Place,
+    find_engines_json,
+    find_started_json,
+    load_last_engine_urls,
+    plan_children,
+)
 from forebay.app.up_display import Display, Welcome
 from forebay.app.up_question import stream_answer
 from forebay.core.errors import ForebayError
@@ -288,10 +294,7 @@ def _raise_descriptor_limit(connections_max: int) -> None:
 
 def _reserve_engine_ports(config: Config, stack: ExitStack) -> dict[str, int]:
     """A port for each engine, the one of the last run where it is free; kept until the end."""
-    try:
-        last = msgspec.json.decode(find_engines_json(config).read_bytes(), type=dict[str, str])
-    except (OSError, msgspec.DecodeError):
-        last = {}
+    last = load_last_engine_urls(config)
     ports = {}
     for name in config.engines:
         preferred = urlsplit(last.get(name, "")).port

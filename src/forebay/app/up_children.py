@@ -15,7 +15,7 @@ from forebay.app.config import Config
 from forebay.app.supervisor_probe import HttpProbe
 from forebay.app.supervisor_process import ChildSpec
 from forebay.engines import plan as engines
-from forebay.engines.model import EngineSpec
+from forebay.engines.model import EngineSpec, LaunchPlan
 from forebay.engines.plan import plan_engine
 
 CONTROL: Final = "control"
@@ -60,12 +60,20 @@ def plan_children(config: Config, place: Place) -> tuple[ChildSpec, ...]:
     return (*engines, plan_control(config, place), *workers)
 
 
-def plan_engine_child(config: Config, name: str, port: int) -> ChildSpec:
+def name_engine_child(engine: str) -> str:
+    return f"engine-{engine}"
+
+
+def plan_launch(config: Config, name: str, port: int) -> LaunchPlan:
     """A setting of forebay.yaml has the name that the engine's specification gives it."""
     settings = config.engines[name].model_dump()
-    plan = plan_engine(EngineSpec(name=name, **settings), engines.Place(port=port))
+    return plan_engine(EngineSpec(name=name, **settings), engines.Place(port=port))
+
+
+def plan_engine_child(config: Config, name: str, port: int) -> ChildSpec:
+    plan = plan_launch(config, name, port)
     return ChildSpec(
-        name=f"engine-{name}",
+        name=name_engine_child(name),
         argv=plan.argv,
         env=plan.env,
         probe=HttpProbe(plan.health_url),
@@ -109,6 +117,14 @@ def plan_control(config: Config, place: Place) -> ChildSpec:
 
 def find_engines_json(config: Config) -> Path:
     return config.run_path / "engines.json"
+
+
+def load_last_engine_urls(config: Config) -> dict[str, str]:
+    """The base URL of each engine of the last run, by name; empty where there was none."""
+    try:
+        return msgspec.json.decode(find_engines_json(config).read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.DecodeError):
+        return {}
 
 
 def find_started_json(config: Config) -> Path:

@@ -1,8 +1,8 @@
-"""Checks of what runs: the ports, the processes that the supervisor's state names, and their health."""
+"""Checks of what runs: the ports, the processes that the supervisor's state names, their health, and whether
+each engine's model answers."""
 
-import http.client
+import asyncio
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
@@ -10,8 +10,12 @@ from urllib.parse import urlsplit
 
 from forebay.app.config import Config
 from forebay.app.supervisor_policy import ChildState
+from forebay.app.supervisor_socket import AddressUnavailable, open_listener
 from forebay.app.supervisor_state import ChildStatus, RunState, load_run_state
+from forebay.app.up_children import load_last_engine_urls, name_engine_child, plan_launch
 from forebay.cli.finding import Finding, Verdict
+from forebay.engines.health import probe_generation
+from forebay.net.probe import Healthy, Unhealthy, probe
 from forebay.store.database import Database
 from forebay.store.errors import StoreError, StoreMissing, StoreOutdated
 
@@ -33,28 +37,16 @@ def check_ports(config: Config) -> Iterator[Finding]:
             yield Finding(
                 name=what, verdict=Verdict.OK, message=f"{port}, held by the Forebay that runs here"
             )
-        elif (reason := find_listen_problem(host, port)) is None:
-            yield Finding(name=what, verdict=Verdict.OK, message=f"{port} is free")
         else:
-            yield Finding(
-                name=what,
-                verdict=Verdict.FAIL,
-                message=f"can't listen on {host} port {port}: {reason}",
-                hint=f"set {name}.port to another, or end the program that holds it",
-            )
+            yield _check_port(what, name, host, port)
 
 
-def find_listen_problem(host: str, port: int) -> str | None:
-    """Why nobody can listen there now; None when one can."""
+def _check_port(what: str, section: str, host: str, port: int) -> Finding:
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen(1)
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
+        open_listener(host, port, section=section).close()
+    except AddressUnavailable as error:
+        return Finding(name=what, verdict=Verdict.FAIL, message=error.message)
+    return Finding(name=what, verdict=Verdict.OK, message=f"{port} is free")
 
 
 def check_running(config: Config) -> Iterator[Finding]:
@@ -73,6 +65,7 @@ def check_running(config: Config) -> Iterator[Finding]:
         yield _check_child(child, config)
     for name, url in (("gateway", state.gateway_url), ("control", state.control_url)):
         yield _check_health(name, url)
+    yield from _check_models(state, config)
 
 
 def _running(config: Config) -> RunState | None:
@@ -100,27 +93,30 @@ def _check_child(child: ChildStatus, config: Config) -> Finding:
 
 
 def _check_health(name: str, url: str) -> Finding:
-    parts = urlsplit(url)
     what = f"health of {name}"
-    connection = http.client.HTTPConnection(
-        parts.hostname or "127.0.0.1", parts.port, timeout=HEALTH_TIMEOUT_S
-    )
-    try:
-        connection.request("GET", "/readyz")
-        status = connection.getresponse().status
-    except (OSError, http.client.HTTPException) as error:
-        message = f"{url} does not answer: {error}"
-        return Finding(name=what, verdict=Verdict.FAIL, message=message, hint=f"see the log of {name}")
-    finally:
-        connection.close()
-    if status == 200:
-        return Finding(name=what, verdict=Verdict.OK, message=f"{url} is ready")
-    return Finding(
-        name=what,
-        verdict=Verdict.FAIL,
-        message=f"{url} is not ready: HTTP {status}",
-        hint="wait, or see the log",
-    )
+    match asyncio.run(probe(f"{url}/readyz", timeout_s=HEALTH_TIMEOUT_S)):
+        case Healthy():
+            return Finding(name=what, verdict=Verdict.OK, message=f"{url} is ready")
+        case Unhealthy(reason=reason):
+            hint = f"wait, or see the log of {name}"
+            return Finding(name=what, verdict=Verdict.FAIL, message=reason, hint=hint)
+
+
+def _check_models(state: RunState, config: Config) -> Iterator[Finding]:
+    """Whether each engine that is up gives an answer: a process may be ready, and its model stuck."""
+    ready = {child.name for child in state.children if child.state is ChildState.READY}
+    for name, url in load_last_engine_urls(config).items():
+        port = urlsplit(url).port
+        if name not in config.engines or port is None or name_engine_child(name) not in ready:
+            continue
+        what = f"model of {name}"
+        match asyncio.run(probe_generation(plan_launch(config, name, port))):
+            case Healthy(elapsed_s=elapsed_s):
+                message = f"answers, in {elapsed_s * 1000:.0f} ms"
+                yield Finding(name=what, verdict=Verdict.OK, message=message)
+            case Unhealthy(reason=reason):
+                hint = f"wait if it is busy, or see {config.logs_path / name_engine_child(name)}.log"
+                yield Finding(name=what, verdict=Verdict.FAIL, message=reason, hint=hint)
 
 
 def _check_database(config: Config) -> Finding:

@@ -1,21 +1,15 @@
-"""What every engine process of this machine does alike: options, the tie to its parent, refusals, ports.
+"""What every engine process of this machine does alike: options, refusals, ports.
 
 Imports nothing heavy: a refusal must come at once.
 """
 
 import argparse
-import ctypes
-import errno
-import os
-import signal
 import socket
 import sys
 from collections.abc import Callable
-from typing import Final
 
-from forebay.engines.model import EXIT_REFUSED, EngineRefused
-
-PR_SET_PDEATHSIG: Final = 1
+from forebay.engines.model import DRAIN_S, EXIT_REFUSED, EngineRefused
+from forebay.net.listen import explain_bind
 
 
 def build_parser(module: str, description: str) -> argparse.ArgumentParser:
@@ -28,16 +22,9 @@ def build_parser(module: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--drain-s",
         type=parse_seconds,
-        default=30.0,
+        default=DRAIN_S,
         help="seconds that answers in flight may take after SIGTERM (%(default)s)",
     )
-    parser.add_argument(
-        "--parent-death",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="end when the process that started this one ends",
-    )
-    parser.add_argument("--parent-pid", type=parse_count, help="the process that started this one")
     return parser
 
 
@@ -72,24 +59,6 @@ def run_child(name: str, serve: Callable[[], int]) -> int:
         return EXIT_REFUSED
 
 
-def tie_to_parent(parent_pid: int | None = None) -> None:
-    """Asks the kernel for SIGKILL when the parent ends: there is no state here that a clean end would save.
-
-    The kernel means the thread that forked this process.  A parent that ended before it was asked is told
-    by its process id: the caller's, or the one seen on entry where the caller doesn't know.
-
-    Raises:
-        EngineRefused: the parent is gone, or the system has no such tie.
-    """
-    expected = os.getppid() if parent_pid is None else parent_pid
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        reason = os.strerror(ctypes.get_errno())
-        raise EngineRefused(f"can't be tied to the parent process ({reason}). Use --no-parent-death.")
-    if os.getppid() != expected:
-        raise EngineRefused(f"the process that started this one ({expected}) is gone.")
-
-
 def check_port(host: str, port: int) -> None:
     """Sees that an engine will be able to listen there.
 
@@ -108,16 +77,6 @@ def check_port(host: str, port: int) -> None:
         try:
             probe.bind(address)
         except OSError as error:
-            raise EngineRefused(_explain_bind(error, host, port)) from None
-
-
-def _explain_bind(error: OSError, host: str, port: int) -> str:
-    match error.errno:
-        case errno.EADDRINUSE:
-            return f"port {port} of {host} is in use. Stop what listens there, or take another --port."
-        case errno.EACCES:
-            return f"port {port} needs more rights than this user has. Take a --port from 1024 on."
-        case errno.EADDRNOTAVAIL:
-            return f"{host} is no address of this machine. Mend --host."
-        case _:
-            return f"can't listen on {host}:{port} ({error.strerror})."
+            raise EngineRefused(
+                explain_bind(error, host, port, host_setting="--host", port_setting="--port")
+            ) from None

@@ -21,7 +21,6 @@ from forebay.engines.child import (
     check_port,
     parse_count,
     run_child,
-    tie_to_parent,
 )
 from forebay.engines.embeddings_http import BODY_MAX_BYTES, EmbeddingApp, EmbeddingMetrics
 from forebay.engines.minilm import load_minilm
@@ -42,8 +41,6 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def serve(options: argparse.Namespace) -> int:
-    if options.parent_death:
-        tie_to_parent(options.parent_pid)
     check_port(options.host, options.port)
     if options.port == 0:
         raise EngineRefused("this engine needs a --port of its own: 0 is none.")

@@ -23,7 +23,6 @@ from forebay.engines.child import (
     parse_count,
     parse_seconds,
     run_child,
-    tie_to_parent,
 )
 from forebay.engines.llamacpp_watch import drain, wait_for_stall
 from forebay.engines.model import EXIT_STALLED, EngineRefused
@@ -101,8 +100,6 @@ def load_xllamacpp() -> Any:
 
 
 def serve(options: argparse.Namespace) -> int:
-    if options.parent_death:
-        tie_to_parent(options.parent_pid)
     path = find_gguf(options.model)
     check_port(options.host, options.port)
     llama = load_xllamacpp()

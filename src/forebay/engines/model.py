@@ -9,9 +9,9 @@ from typing import ClassVar, Final
 import msgspec
 
 from forebay.core.errors import Fault, ForebayError
-from forebay.core.routes import Endpoint
 
 EXIT_REFUSED: Final = 2  #: a start that can't succeed before somebody changes something
+DRAIN_S: Final = 30.0  #: how long answers in flight may take after SIGTERM
 EXIT_STALLED: Final = 3  #: the engine hung and ended itself, to be started again
 
 
@@ -40,22 +40,15 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     slots: int = 4  #: requests answered at the same time
     context_tokens: int = 8192  #: prompt and answer of one request together
-    batch_tokens: int = 64  #: prompt tokens worked off between two looks at the other requests
     batch_max: int = 32  #: texts in one run of an embedding model
-    drain_s: float = 30.0  #: how long answers in flight may take after SIGTERM
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How to start one engine process, and how to see that it works."""
 
-    name: str
-    kind: str
     argv: tuple[str, ...]
     env: Mapping[str, str]  #: added to the environment of whoever starts it
     health_url: str  #: answers 200 as soon as requests are taken
-    base_url: str  #: up to and including `/v1`, without a slash at the end
-    model: str  #: the model's name there
-    endpoints: tuple[Endpoint, ...]
     probe_url: str  #: where `probe_body` is posted to see that the model itself answers
     probe_body: bytes
     ready_timeout_s: float  #: from the start to the first 200 of `health_url`

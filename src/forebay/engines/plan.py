@@ -9,20 +9,18 @@ from typing import Final
 
 import msgspec
 
-from forebay.core.routes import Endpoint
-from forebay.engines.model import EngineKindUnknown, EngineSpec, LaunchPlan
+from forebay.engines.model import DRAIN_S, EngineKindUnknown, EngineSpec, LaunchPlan
 
 STOP_MARGIN_S: Final = 5.0
 Options = Mapping[str, str | int | float]
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an engine is to listen, and who starts it."""
+    """Where an engine is to listen."""
 
     port: int
     host: str = "127.0.0.1"
     python: str = sys.executable
-    parent_pid: int | None = None  #: the engine ends when that process does
 
 
 def plan_engine(spec: EngineSpec, place: Place) -> LaunchPlan:
@@ -48,42 +46,30 @@ def _plan_llamacpp(spec: EngineSpec, place: Place) -> LaunchPlan:
         "--threads": spec.threads,
         "--slots": spec.slots,
         "--context-tokens": spec.context_tokens,
-        "--batch-tokens": spec.batch_tokens,
-        "--drain-s": spec.drain_s,
     }
     url = _format_url(place)
     return LaunchPlan(
-        name=spec.name,
-        kind=spec.kind,
         argv=_compose_argv("forebay.engines.llamacpp", spec, place, options),
         env={},
         health_url=f"{url}/health",
-        base_url=f"{url}/v1",
-        model=spec.name,
-        endpoints=(Endpoint.CHAT, Endpoint.COMPLETIONS),
         probe_url=f"{url}/v1/completions",
         probe_body=msgspec.json.encode({"model": spec.name, "prompt": "Hello", "max_tokens": 1}),
         ready_timeout_s=300.0,  # weights of tens of gigabytes are read from a disk first
-        stop_timeout_s=spec.drain_s + STOP_MARGIN_S,
+        stop_timeout_s=DRAIN_S + STOP_MARGIN_S,
     )
 
 
 def _plan_minilm(spec: EngineSpec, place: Place) -> LaunchPlan:
-    options: Options = {"--threads": spec.threads, "--batch-max": spec.batch_max, "--drain-s": spec.drain_s}
+    options: Options = {"--threads": spec.threads, "--batch-max": spec.batch_max}
     url = _format_url(place)
     return LaunchPlan(
-        name=spec.name,
-        kind=spec.kind,
         argv=_compose_argv("forebay.engines.embeddings", spec, place, options),
         env={"PROMETHEUS_DISABLE_CREATED_SERIES": "true"},  # half of /metrics, and read by nobody
         health_url=f"{url}/health",
-        base_url=f"{url}/v1",
-        model=spec.name,
-        endpoints=(Endpoint.EMBEDDINGS,),
         probe_url=f"{url}/v1/embeddings",
         probe_body=msgspec.json.encode({"model": spec.name, "input": "Hello"}),
         ready_timeout_s=60.0,
-        stop_timeout_s=spec.drain_s + STOP_MARGIN_S,
+        stop_timeout_s=DRAIN_S + STOP_MARGIN_S,
     )
 
 
@@ -100,7 +86,6 @@ def _format_url(place: Place) -> str:
 
 def _compose_argv(module: str, spec: EngineSpec, place: Place, options: Options) -> tuple[str, ...]:
     """One `--option=value` each, so that a value that starts with a dash stays a value."""
-    tie: Options = {} if place.parent_pid is None else {"--parent-pid": place.parent_pid}
-    everywhere: Options = {"--name": spec.name, "--host": place.host, "--port": place.port, **tie}
+    everywhere: Options = {"--name": spec.name, "--host": place.host, "--port": place.port}
     values = [f"{option}={value}" for option, value in {**everywhere, **options}.items()]
     return (place.python, "-m", module, *values)
