@@ -223,7 +223,7 @@ CHUNK = event(chat_chunk({"content": "He"}))
         ([Send(b"HTTP/1.1 502 Bad\r\ncontent-length: 2\r\n\r\nno")], "HTTP 502"),
         ([Send(HEAD + CHUNK), Close()], "broke off"),
         ([Send(HEAD + CHUNK + b'data: {"error": {"message": "gone"}}\n\n'), Close()], "gone"),
-        ([Send(HEAD + b"data: nonsense\n\n"), Close()], "no chat completion"),
+        ([Send(HEAD + b"data: nonsense\n\n"), Close()], "not a chat completion"),
         ([Close()], "closed"),
     ],
 )

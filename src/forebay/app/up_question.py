@@ -9,10 +9,10 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from forebay.app.chat_answer import AnswerBroken, ChatAnswer, Text, read_refusal
 from forebay.core.errors import ForebayError, TargetError
 from forebay.net.client import Client, parse_address
 from forebay.net.connection import Connection
-from forebay.net.sse import EventSplitter, parse_event
 
 ANSWER_MAX_BYTES: Final = 4 * 1024 * 1024
 ANSWER_TOKENS_MAX: Final = 200
@@ -24,23 +24,6 @@ TOTAL_S: Final = 300.0
 
 class Unanswered(ForebayError):
     code: ClassVar[str] = "unanswered"
-
-
-class _Delta(msgspec.Struct):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    delta: _Delta | None = None
-
-
-class _Error(msgspec.Struct):
-    message: str = ""
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
-    error: _Error | None = None
 
 
 async def stream_answer(url: str, key: str, model: str, question: str) -> AsyncGenerator[str, None]:
@@ -96,35 +79,18 @@ def _build_request(authority: str, key: str, model: str, question: str) -> tuple
 
 
 async def _read_answer(connection: Connection) -> AsyncIterator[str]:
-    splitter = EventSplitter(ANSWER_MAX_BYTES)
     data = await connection.some()
     if connection.status != 200:
-        raise Unanswered(_read_refusal(connection.status, data + await connection.all()))
-    while data:
-        for raw in splitter.feed(data):
-            payload = parse_event(raw).data
-            if payload == b"[DONE]":
-                return
-            if payload:
-                for text in _read_chunk(payload):
-                    yield text
-        data = await connection.some()
-    raise Unanswered("the answer broke off")
-
-
-def _read_chunk(payload: bytes) -> list[str]:
+        raise Unanswered(read_refusal(connection.status, data + await connection.all()).message)
+    chat = ChatAnswer()
     try:
-        chunk = msgspec.json.decode(payload, type=_Chunk)
-    except msgspec.DecodeError as error:
-        raise Unanswered(f"the answer is no chat completion: {error}") from error
-    if chunk.error is not None:
-        raise Unanswered(chunk.error.message)
-    return [choice.delta.content for choice in chunk.choices if choice.delta and choice.delta.content]
-
-
-def _read_refusal(status: int, body: bytes) -> str:
-    try:
-        error = msgspec.json.decode(body, type=_Chunk).error
-    except msgspec.DecodeError:
-        error = None
-    return error.message if error else f"HTTP {status}"
+        while data and not chat.is_whole:
+            for piece in chat.feed(data):
+                if isinstance(piece, Text):
+                    yield piece.text
+            data = b"" if chat.is_whole else await connection.some()
+        for piece in chat.finish():
+            if isinstance(piece, Text):
+                yield piece.text
+    except AnswerBroken as error:
+        raise Unanswered(error.message) from error

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from forebay.app.chat_answer import Finish, Spent, Text
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config, load_config, read_api_key
 from forebay.app.config_explain import suggest
 from forebay.app.supervisor_state import load_run_state
-from forebay.cli.gateway_client import Finish, GatewayClient, Refused, Spent, Text
+from forebay.cli.gateway_client import GatewayClient, Refused
 from forebay.cli.terminal import Failure, Outcome, is_plain, paint, print_error, print_note
 from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError
@@ -151,7 +152,7 @@ def _say(door: _Door, talk: _Talk, message: str, clock: Clock) -> None:
 def _print_answer(client: GatewayClient, talk: _Talk, answer: list[str], clock: Clock) -> None:
     started_ns = clock.monotonic_ns()
     first_ns: int | None = None
-    spent = Spent(input_tokens=None, output_tokens=None)
+    spent = Spent()
     reason = ""
     with closing(client.stream_chat(talk.request())) as pieces:
         try:

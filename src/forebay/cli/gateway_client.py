@@ -8,44 +8,17 @@ import http.client
 import ssl
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
+from forebay.app.chat_answer import AnswerBroken, ChatAnswer, Piece, read_refusal
 from forebay.cli.terminal import Failure
-from forebay.core.errors import AnswerTooLarge
-from forebay.net.sse import EventSplitter, parse_event
 
 CONNECT_AND_IDLE_S: Final = 600.0
 ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
 _READ_BYTES: Final = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
-    """A piece of the answer."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """Tokens that the request took, as the target counted them."""
-
-    input_tokens: int | None
-    output_tokens: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
-    """Why the answer ended: `stop`, `length` and others."""
-
-    reason: str
-
-
-Piece = Text | Spent | Finish
 
 
 class Unreachable(Failure):
@@ -63,34 +36,6 @@ class Refused(Failure):
 
 class Broken(Failure):
     """The answer ended before its end, or is none that the API allows."""
-
-
-# What is read of the answers.  Whatever else they hold is ignored.
-
-
-class _Delta(msgspec.Struct, kw_only=True):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct, kw_only=True):
-    delta: _Delta | None = None
-    finish_reason: str | None = None
-
-
-class _Usage(msgspec.Struct, kw_only=True):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
-class _Error(msgspec.Struct, kw_only=True):
-    message: str = ""
-    code: str | int | None = None
-
-
-class _Chunk(msgspec.Struct, kw_only=True):
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
-    error: _Error | str | None = None
 
 
 class _ModelEntry(msgspec.Struct, kw_only=True):
@@ -147,14 +92,13 @@ class GatewayClient:
         except UnicodeEncodeError:
             raise Failure("the message is not UTF-8 text", hint="check its encoding") from None
         with self._exchange("POST", "/chat/completions", body) as answer:
-            is_whole = False
-            for data in _read_events(answer):
-                if data == b"[DONE]":
-                    is_whole = True
-                    break
-                yield from _read_chunk(data)
-            if not is_whole:
-                raise Broken("the answer broke off")
+            chat = ChatAnswer()
+            try:
+                while not chat.is_whole and (block := answer.read1(_READ_BYTES)):
+                    yield from chat.feed(block)
+                yield from chat.finish()
+            except AnswerBroken as error:
+                raise Broken(error.message) from None
 
     @contextmanager
     def _exchange(
@@ -193,46 +137,9 @@ class GatewayClient:
         )
 
 
-def _read_events(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The data of each event, without the empty ones."""
-    splitter = EventSplitter(ANSWER_MAX_BYTES)
-    try:
-        while block := answer.read1(_READ_BYTES):
-            for raw in splitter.feed(block):
-                if data := parse_event(raw).data:
-                    yield data
-    except AnswerTooLarge:
-        raise Broken("the answer holds an event that is too large") from None
-    if data := parse_event(splitter.finish()).data:
-        yield data
-
-
-def _read_chunk(data: bytes) -> Iterator[Piece]:
-    try:
-        chunk = msgspec.json.decode(data, type=_Chunk)
-    except msgspec.DecodeError:
-        raise Broken("the answer holds something that is not a chat completion") from None
-    if isinstance(chunk.error, _Error):
-        raise Broken(chunk.error.message or "the target reports an error without words")
-    if chunk.error is not None:
-        raise Broken(chunk.error)
-    for choice in chunk.choices[:1]:
-        if choice.delta is not None and choice.delta.content:
-            yield Text(text=choice.delta.content)
-        if choice.finish_reason:
-            yield Finish(reason=choice.finish_reason)
-    if chunk.usage is not None:
-        yield Spent(input_tokens=chunk.usage.prompt_tokens, output_tokens=chunk.usage.completion_tokens)
-
-
 def _read_refusal(answer: http.client.HTTPResponse) -> Refused:
-    try:
-        error = msgspec.json.decode(answer.read(ANSWER_MAX_BYTES), type=_Chunk).error
-    except msgspec.DecodeError:
-        error = None
-    if isinstance(error, _Error):
-        return Refused(error.message or answer.reason, answer.status, str(error.code or ""))
-    return Refused(f"HTTP {answer.status} {error or answer.reason}".strip(), answer.status, "")
+    reason = read_refusal(answer.status, answer.read(ANSWER_MAX_BYTES), answer.reason)
+    return Refused(reason.message, answer.status, str(reason.code or ""))
 
 
 def _name(error: Exception) -> str:
