@@ -109,6 +109,8 @@ REFUSED = {
     "chunked and length": POST + AUTH + b"transfer-encoding: chunked\r\n" + LENGTH + b"\r\n0\r\n\r\n",
     "chunked, but not last": POST + AUTH + b"transfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
     "an unknown coding": POST + AUTH + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "an unknown coding, and an offer to upgrade": POST + AUTH + b"connection: upgrade\r\nupgrade: h2c\r\n"
+    b"transfer-encoding: gzip\r\n\r\n",
     "a bad chunk size": POST + AUTH + b"transfer-encoding: chunked\r\n\r\nxyz\r\n" + BODY,
     "a chunk longer than it says": POST + AUTH + b"transfer-encoding: chunked\r\n\r\n5\r\n" + BODY,
     "space before the colon": POST + AUTH.replace(b":", b" :") + LENGTH + b"\r\n" + BODY,

@@ -132,8 +132,8 @@ class CallerConnection(Sender, asyncio.Protocol):
             return
         call.body_done, self._reading = False, call
         self._parser = httptools.HttpRequestParser(_BodyEvents(self))
-        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b: %b\r\n\r\n" % (framing, call.headers[framing]))
-        self.data_received(rest)
+        head = b"POST / HTTP/1.1\r\n%b: %b\r\n\r\n" % (framing, call.headers[framing])
+        self.data_received(head + rest)  # it may refuse a framing that the first parser let pass
 
     def eof_received(self) -> None:
         return None  # a caller that closes its side has left
@@ -346,7 +346,7 @@ class CallerConnection(Sender, asyncio.Protocol):
         if self.lingering:
             if now > self.since + LINGER_MAX_S:
                 self.abort()
-        elif self._reading is not None:
+        elif self._reading is not None and self.drained is None:  # else we do not read, and answers wait
             if now > self.since + HEAD_MAX_S:
                 self._refuse(408, "request_timeout", "the request took too long to arrive")
         elif now > self.since + IDLE_MAX_S:
