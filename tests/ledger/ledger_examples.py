@@ -3,11 +3,13 @@
 from pathlib import Path
 
 from hypothesis import strategies as st
+from sqlalchemy import select
 
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource, encode_event
 from forebay.ledger.ingest import Ingester, IngestLimits
 from forebay.ledger.repo import load_events
 from forebay.ledger.segment import SegmentWriter
+from forebay.ledger.tables import quarantine, segments
 from forebay.store.database import Database
 
 START_NS = 1_700_000_000_000_000_000
@@ -81,3 +83,15 @@ class World:
 
     def close(self) -> None:
         self.database.close()
+
+
+def load_quarantine(world: World) -> list[tuple[str, int, bytes]]:
+    with world.database.read() as connection:
+        query = select(quarantine).order_by(quarantine.c.segment_id, quarantine.c.position)
+        rows = connection.execute(query).mappings().all()
+    return [(row["reason"], row["byte_count"], row["payload"]) for row in rows]
+
+
+def load_states(world: World) -> list[str]:
+    with world.database.read() as connection:
+        return list(connection.execute(select(segments.c.state).order_by(segments.c.id)).scalars())
