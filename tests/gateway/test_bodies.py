@@ -206,6 +206,49 @@ def test_an_answer_above_the_limit_is_given_up(narrow_client: httpx.Client, upst
         assert (got.status_code, got.json()["error"]["code"]) == (502, "upstream_answer_too_large")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_all_whole_answers_together_are_bounded(
+    narrow: GatewayProcess, narrow_client: httpx.Client, upstream: Stage, stream: bool
+) -> None:
+    """Also one that came where a stream was wanted."""
+    gate = Gate()
+    body = b'{"x":"' + b"y" * (MIB * 17 // 10) + b'"}'
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    upstream.answer = [Send(head), Send(body[:-10]), Wait(gate), Send(body[-10:])]
+    wanted = {"model": "m", "stream": stream}
+    with RawCaller(narrow.port) as first, RawCaller(narrow.port) as second:
+        first.post("chat/completions", wanted)
+        narrow.until(lambda: narrow.metric("forebay_memory_held_bytes") > 1.6 * MIB)
+        second.post("chat/completions", wanted)
+        reply = second.read_all()
+        assert (reply.status, reply.header("retry-after")) == (503, "1")
+        assert reply.json()["error"]["code"] == "gateway_overloaded"
+        record = narrow.wait_record(reply.id)
+        assert (record.status, record.error, record.attempts) == (503, "gateway_overloaded", 1)
+        gate.open()
+        assert first.read_all().status == 200
+    narrow.until(lambda: narrow.metric("forebay_memory_held_bytes") == 0)
+    assert narrow_client.post("/chat/completions", json=wanted).status_code == 200
+
+
+def test_a_stream_is_not_cut_where_memory_is_short(
+    narrow: GatewayProcess, narrow_client: httpx.Client, upstream: Stage
+) -> None:
+    """It holds little, and its content is on its way out."""
+    with RawCaller(narrow.port) as hog, RawCaller(narrow.port) as other:
+        for caller in (hog, other):
+            caller.post("chat/completions", body_of(MIB), body_sent=MIB - 10)
+        narrow.until(lambda: narrow.metric("forebay_memory_held_bytes") == 2 * (MIB - 10))
+        third = RawCaller(narrow.port)
+        third.post("chat/completions", body_of(MIB - 2000), body_sent=MIB - 2010)
+        narrow.until(lambda: narrow.metric("forebay_memory_held_bytes") > 3 * MIB - 4000)
+        events = [event(chat_chunk({"content": "x" * 300_000}))] * 20
+        upstream.answer = sse_answer([*events, DONE])
+        got = narrow_client.post("/chat/completions", json={"model": "m", "stream": True})
+        assert got.content == b"".join([*events, DONE])
+        third.close()
+
+
 def test_a_stream_has_no_limit_of_size_but_each_event_has(
     narrow: GatewayProcess, narrow_client: httpx.Client, upstream: Stage
 ) -> None:

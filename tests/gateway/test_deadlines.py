@@ -264,6 +264,7 @@ def test_an_answer_that_nobody_takes_is_not_kept_for_ever(tmp_path: Path) -> Non
         await until(lambda: bool(made.records()))
         (connection,) = made.server._connections
         await until(lambda: connection.unsent_bytes > 0)
+        assert made.service.memory.held > 16 << 20, "the worker holds it, whoever is to blame"
         made.let_pass(IDLE_MAX_S + 1)
         assert made.server.connections == 1, "the first look only notes how far the caller is"
         writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -275,6 +276,7 @@ def test_an_answer_that_nobody_takes_is_not_kept_for_ever(tmp_path: Path) -> Non
         assert made.server.connections == 1
         made.let_pass(4 * IDLE_MAX_S + 10)
         await until(lambda: made.server.connections == 0)
+        assert made.service.memory.held == 0
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
             await reader.readexactly(len(body))

@@ -161,8 +161,8 @@ class GatewayConfig(Section):
     answer_max_bytes: Bytes = Field(default=67_108_864, description="Largest answer that is not streamed.")
     memory_max_bytes: Bytes = Field(
         default=536_870_912,
-        description="For each worker, request bodies and answers in flight, all together; "
-        "beyond it new requests are answered 503.",
+        description="For each worker, what it holds for callers, all together: request bodies, answers that "
+        "are not streamed, what callers have not taken; beyond it requests are answered 503.",
     )
     event_max_bytes: Bytes = Field(
         default=16_777_216, description="Largest single server-sent event from a target."

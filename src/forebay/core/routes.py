@@ -68,7 +68,7 @@ class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     body_max_bytes: int = 32 * 1024 * 1024
     answer_max_bytes: int = 64 * 1024 * 1024
-    memory_max_bytes: int = 512 * 1024 * 1024  #: request bodies in flight, all together
+    memory_max_bytes: int = 512 * 1024 * 1024  #: bodies, whole answers, what callers have not taken
     event_max_bytes: int = 16 * 1024 * 1024  #: one server-sent event
     record_backlog_max: int = 10_000  #: records kept in memory while the disk refuses them
     connections_max: int = 8192  #: open connections of callers; a change needs a restart

@@ -73,12 +73,13 @@ class Relay:
         """
         data = await self._read_some(exchange, connection)
         if connection.status != 200 or not connection.header(b"content-type").startswith(_STREAM_TYPE):
+            connection.put_back(data)
             begun = self._monotonic_ns()
             try:
-                rest = await connection.all()
+                whole = await connection.all()
             finally:
                 exchange.waited_ns += self._monotonic_ns() - begun
-            answer = read_answer(connection, data + rest)
+            answer = read_answer(connection, whole)
             return self.correct_status(answer) if answer.status < 300 else answer
         refuse_compressed(connection)
         call = exchange.call

@@ -306,7 +306,7 @@ class Service:
         first_s = timeouts.first_token_s if exchange.stream and exchange.tries.has_alternative else None
         target.origin.watch(connection, first_s, timeouts.idle_s, exchange.deadline)
         exchange.sent = True
-        connection.send(head, payload, exchange.state.snapshot.limits.answer_max_bytes)
+        connection.send(head, payload, exchange.state.snapshot.limits.answer_max_bytes, self.memory)
         exchange.sent_ns = self._monotonic_ns()
 
     async def _wait_whole(self, exchange: Exchange, connection: Connection) -> Answer:

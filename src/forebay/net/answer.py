@@ -4,15 +4,26 @@ Httptools calls it back, and it bounds what an answer can make us hold.  It know
 nothing: that is `connection`'s part.
 """
 
-from typing import Any
+from typing import Any, Protocol
 
 import httptools
 
-from forebay.core.errors import AnswerTooLarge
+from forebay.core.errors import AnswerTooLarge, Overloaded
 
 #: Bytes that reads may bring in a row without any body: heads (1xx too), chunk framing, trailers.  A head
 #: that ends in the same read as its body begins is not counted, so one may be longer by a read.
 FRAMING_MAX_BYTES = 64 * 1024
+UNCOUNTED_BYTES = 64 * 1024  #: of an answer; more is taken into account, in steps of this size
+
+
+class Account(Protocol):
+    """Counts what a process holds."""
+
+    held: int
+
+    def take(self, size: int) -> bool:
+        """Counts bytes before they are held; False, with nothing counted, if that would be too many."""
+        ...
 
 
 class Answer:
@@ -26,8 +37,8 @@ class Answer:
     """
 
     __slots__ = (
-        "_chunks", "_framed_after", "_framing_bytes", "_held", "_keep_alive", "_limit", "_parser", "complete",
-        "headers", "received", "status",
+        "_account", "_chunks", "_counted", "_framed_after", "_framing_bytes", "_held", "_keep_alive",
+        "_limit", "_limit_max", "_parser", "complete", "headers", "received", "status",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -36,14 +47,17 @@ class Answer:
         self._held = 0
         self._framing_bytes = 0
         self._framed_after = 0
-        self._limit = 0
+        self._limit = 0  # of `_held`, before anybody has to be asked
+        self._limit_max = 0
+        self._account: Account | None = None
+        self._counted = 0  # bytes in the account
         self._keep_alive = False
         self.complete = False
         self.status = 0
         self.received = 0
         self.headers: list[tuple[bytes, bytes]] = []
 
-    def _expect(self, limit: int) -> None:
+    def _expect(self, limit: int, account: Account | None) -> None:
         """Makes ready for the next answer, of which at most `limit` bytes will be held at once."""
         self.complete = False
         self.status = 0
@@ -51,7 +65,9 @@ class Answer:
         self.headers = []
         self._held = 0
         self._framing_bytes = 0
-        self._limit = limit
+        self._account = account
+        self._limit_max = limit
+        self._limit = limit if account is None or limit < UNCOUNTED_BYTES else UNCOUNTED_BYTES
 
     def header(self, name: bytes) -> bytes:
         """The value of a header by its lower-case name, `b""` where it is missing."""
@@ -65,6 +81,34 @@ class Answer:
         if data:
             self._chunks.insert(0, data)
             self._held += len(data)
+
+    def _raise_limit(self) -> None:
+        """Asks the account for what is held beyond the limit, and for a little more."""
+        if self._held > self._limit_max:
+            raise AnswerTooLarge(f"the target's answer is larger than {self._limit_max} bytes")
+        account = self._account
+        assert account is not None
+        more = self._held - self._limit + UNCOUNTED_BYTES
+        if not account.take(more):
+            if self._is_wanted_whole:
+                raise Overloaded(
+                    "too many bytes are in flight (gateway.memory_max_bytes); try again shortly",
+                    retry_after_s=1,
+                )
+            account.held += more  # of a stream, which holds little and is not cut for it
+        self._counted += more
+        self._limit = min(self._limit + more, self._limit_max)
+
+    @property
+    def _is_wanted_whole(self) -> bool:
+        """Whether the reader waits for all of it."""
+        return True
+
+    def _give_back(self) -> None:
+        """Takes the answer out of the account."""
+        if self._account is not None:
+            self._account.held -= self._counted
+        self._counted = 0
 
     def _is_framing_too_long(self, size: int) -> bool:
         """Counts bytes that brought no body: the parser piles up a header that never ends."""
@@ -106,7 +150,7 @@ class Answer:
         self.received += size
         self._held += size
         if self._held > self._limit:
-            raise AnswerTooLarge(f"the target's answer is larger than {self._limit} bytes")
+            self._raise_limit()
         self._chunks.append(body)
 
     def on_message_complete(self) -> None:

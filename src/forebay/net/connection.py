@@ -17,12 +17,12 @@ import httptools
 from forebay.core.errors import (
     AnswerTooLarge,
     ForebayError,
+    Overloaded,
     StaleConnection,
-    TargetError,
     UpstreamProtocol,
     UpstreamReset,
 )
-from forebay.net.answer import FRAMING_MAX_BYTES, Answer
+from forebay.net.answer import FRAMING_MAX_BYTES, Account, Answer
 from forebay.net.tcp_info import count_unacked_bytes
 
 #: Bytes held for a slow reader before reading from the socket stops.  What is read by then comes on top:
@@ -87,19 +87,26 @@ class Connection(Answer, asyncio.Protocol):
 
     # --- one exchange ---------------------------------------------------------------------------------------
 
-    def send(self, head: bytes, body: bytes | list[bytes | memoryview], limit: int) -> None:
+    def send(
+        self,
+        head: bytes,
+        body: bytes | list[bytes | memoryview],
+        limit: int,
+        account: Account | None = None,
+    ) -> None:
         """Starts an exchange: writes the request; at most `limit` bytes of answer will be held at once.
 
-        A body in pieces is written as it lies, without a copy.
+        A body in pieces is written as it lies, without a copy.  A large answer is taken into `account` until
+        the exchange ends; `all` raises `Overloaded` where that does not take it.
 
         Raises:
             StaleConnection: the connection was closed after it had been acquired.
         """
         if isinstance(body, list):
-            self._begin(len(head) + sum(map(len, body)), limit)
+            self._begin(len(head) + sum(map(len, body)), limit, account)
             self._transport.writelines((head, *body))
             return
-        self._begin(len(head) + len(body), limit)
+        self._begin(len(head) + len(body), limit, account)
         if len(body) < 16384:
             self._transport.write(head + body)
         else:
@@ -111,7 +118,7 @@ class Connection(Answer, asyncio.Protocol):
         `head` must say `transfer-encoding: chunked`.  Returns when all is written, or the answer is complete
         or has failed, which is noticed at the next piece of `body`: `some` and `all` tell.
         """
-        self._begin(len(head), limit)
+        self._begin(len(head), limit, None)
         self._sending = True  # and stays so after an early end: half a request spoils the connection
         self._transport.write(head)
         async for piece in body:
@@ -127,10 +134,10 @@ class Connection(Answer, asyncio.Protocol):
             self._transport.write(b"0\r\n\r\n")
             self._sending = False
 
-    def _begin(self, request_bytes: int, limit: int) -> None:
+    def _begin(self, request_bytes: int, limit: int, account: Account | None) -> None:
         if self._transport is None:
             raise StaleConnection("the target closed the connection before the request was sent")
-        self._expect(limit)
+        self._expect(limit, account)
         self.busy = True
         self.content_seen = False
         self.last_at = None
@@ -219,6 +226,8 @@ class Connection(Answer, asyncio.Protocol):
 
     def release(self) -> None:
         """Ends the exchange: back to the pool if the connection can serve again, closed otherwise."""
+        if self._counted:
+            self._give_back()
         if self.busy and self.complete and self._keep_alive and self._error is None and not self._sending:
             transport = self._transport
             # An early answer leaves the rest of its request to be written: before the next one.
@@ -233,6 +242,8 @@ class Connection(Answer, asyncio.Protocol):
 
     def abort(self) -> None:
         """Closes at once, which is how an upstream learns that nobody wants the rest."""
+        if self._counted:
+            self._give_back()
         if self.busy:
             self.busy = False
             if not self.complete:
@@ -247,6 +258,10 @@ class Connection(Answer, asyncio.Protocol):
             self._error = error
         self._wake()
         self._wake_writer()
+
+    @property
+    def _is_wanted_whole(self) -> bool:
+        return self._awaiting == ALL
 
     @property
     def has_failed(self) -> bool:
@@ -278,7 +293,7 @@ class Connection(Answer, asyncio.Protocol):
             return
         except httptools.HttpParserError as error:
             cause = error.__context__ or error
-            if not isinstance(cause, AnswerTooLarge):
+            if not isinstance(cause, AnswerTooLarge | Overloaded):
                 cause = UpstreamProtocol(f"the target's answer is not HTTP/1.1: {cause}")
             self._break(cause)
             return
@@ -298,7 +313,7 @@ class Connection(Answer, asyncio.Protocol):
             self.paused = True
             self._transport.pause_reading()
 
-    def _break(self, error: TargetError) -> None:
+    def _break(self, error: ForebayError) -> None:
         """Gives up on a peer that does not speak HTTP as it should; an answer that came before stays good."""
         self._keep_alive = False
         self._transport.abort()
