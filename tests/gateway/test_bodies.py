@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Stage
+from gateway_stage import Stage
 from raw_caller import RawCaller
 
 from forebay.core.events import Outcome

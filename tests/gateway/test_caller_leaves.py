@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import Stage
+from gateway_stage import Stage
 from raw_caller import RawCaller
 
 from forebay.core.events import Finished, Outcome, UsageSource

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Stage
+from gateway_stage import Stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_caller import RawCaller

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from conftest import Stage
+from gateway_stage import Stage
 from raw_caller import RawCaller
 
 from forebay.core.events import Outcome

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 import trustme
-from conftest import NARROW_KEY, UPSTREAM_SECRET, Stage
+from gateway_stage import NARROW_KEY, UPSTREAM_SECRET, Stage
 
 from forebay.core.routes import Endpoint, Route
 from forebay.testing.answers import answer, chunk, json_answer, redirect, sse_answer, sse_head

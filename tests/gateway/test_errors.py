@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import NARROW_KEY, Stage
+from gateway_stage import NARROW_KEY, Stage
 from raw_caller import RawCaller
 
 from forebay.core.events import Outcome, UsageSource

@@ -4,7 +4,7 @@ import json
 
 import httpx
 import pytest
-from conftest import Stage
+from gateway_stage import Stage
 
 from forebay.core.events import UsageSource
 from forebay.testing.answers import Framing, answer, sse_answer

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
-from conftest import Stage
+from gateway_stage import Stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from conftest import Stage
+from gateway_stage import Stage
 
 from forebay.core.events import Outcome
 from forebay.testing.answers import chunk, json_answer, sse_answer, sse_head

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from conftest import Stage
+from gateway_stage import Stage
 from raw_caller import RawCaller
 
 from forebay.app.applied import load_applied
@@ -507,10 +507,11 @@ def test_records_wait_while_the_disk_refuses_and_then_no_more_is_accepted(
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
         assert refused.json()["error"]["code"] == "ledger_unwritable"
         assert client.get("/models").status_code == 200
-        assert client.get(gateway.origin + "/readyz").status_code == 200
-        ledger.unlink()
-        ledger.mkdir()
+        assert gateway.get("/readyz") == (503, b"records can't be written\n")
+        assert gateway.get("/healthz") == (200, b"ok\n")
+        ledger.unlink()  # the folder itself is made again
         gateway.until(lambda: client.post("/chat/completions", json=ASK).status_code == 200, 3)
+        assert gateway.get("/readyz") == (200, b"ok\n")
     found = [record.request_id for record in gateway.records()]
     assert [known for known in found if known in ids] == ids, "in order, each once"
 

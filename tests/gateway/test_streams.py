@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Stage
+from gateway_stage import Stage
 
 from forebay.core.events import Outcome, Tokens, UsageSource
 from forebay.testing.answers import Framing, chunk, cut, drip, json_answer, sse_answer, sse_head

@@ -355,9 +355,19 @@ def test_a_file_that_somebody_removed_is_left_for_a_new_one(tmp_path: Path) -> N
     assert len(list_segments(folder)) == 1
     shutil.rmtree(folder)
     writer.leave_if_removed()
+    writer.append(b"in a folder made again")
+    assert [read_all(path) for path in list_segments(folder)] == [[b"in a folder made again"]]
+
+
+def test_a_folder_whose_parent_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "ledger"
+    writer = make_writer(folder)
+    writer.append(b"lost with its file")
+    shutil.rmtree(folder.parent)
+    writer.leave_if_removed()
     with pytest.raises(FileNotFoundError):
         writer.append(b"kept by the caller")
-    folder.mkdir()
+    folder.mkdir(parents=True)
     writer.append(b"kept by the caller")
     assert [read_all(path) for path in list_segments(folder)] == [[b"kept by the caller"]]
     writer.close()

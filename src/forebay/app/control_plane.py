@@ -204,10 +204,11 @@ class ControlPlane:
         before = self.ingest_state
         try:
             report = await asyncio.to_thread(self._ingester.ingest_once)
-        except (OSError, ForebayError) as error:
+        except Exception as error:  # the loop's outer edge: records wait, the rest goes on
             if before.error is None:
-                logger.error("records can't be taken in: %s", error)
-            self.ingest_state = replace(before, error=str(error))
+                known = isinstance(error, OSError | ForebayError)
+                logger.error("records can't be taken in: %s", error, exc_info=None if known else error)
+            self.ingest_state = replace(before, error=str(error) or type(error).__name__)
             return True
         if before.error is not None:
             logger.info("records are taken in again")

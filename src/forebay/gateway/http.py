@@ -3,7 +3,6 @@
 It parses nothing of a request's body; `service` does.  Every error leaves here in the caller's dialect.
 """
 
-import asyncio
 import logging
 from collections.abc import Coroutine
 from pathlib import Path
@@ -19,7 +18,7 @@ from forebay.core.errors import (
 )
 from forebay.core.routes import Endpoint
 from forebay.gateway.call import Call
-from forebay.gateway.metrics import render_metrics
+from forebay.gateway.metrics_page import MetricsPage
 from forebay.gateway.model import Dialect, KeyState
 from forebay.gateway.service import Service
 
@@ -44,7 +43,7 @@ class App:
         self.service = service
         self.ready = True
         self._dialect = dialect
-        self._metrics_folder = metrics_folder
+        self._metrics = MetricsPage(metrics_folder)
 
     def handle(self, call: Call) -> Coroutine[Any, Any, None] | None:
         """Answers one call, or returns the coroutine that does; neither raises."""
@@ -84,12 +83,12 @@ class App:
         if path == "/healthz":
             call.respond(200, _TEXT, b"ok\n")
         elif path == "/readyz":
-            call.respond(200 if self.ready else 503, _TEXT, b"ok\n" if self.ready else b"draining\n")
+            unready = b"draining\n" if not self.ready else b""
+            if self.service.recorder.is_full:
+                unready = b"records can't be written\n"  # until they can, every request is refused
+            call.respond(503 if unready else 200, _TEXT, unready or b"ok\n")
         elif path == "/metrics":
-            # Rendering takes milliseconds; other requests go on meanwhile.
-            loop = asyncio.get_running_loop()
-            body = await loop.run_in_executor(None, render_metrics, self._metrics_folder)
-            call.respond(200, _METRICS, body)
+            call.respond(200, _METRICS, await self._metrics.read())
         else:
             self._serve_models(call, path, self.service.intake.authenticate(self.service.state, call))
 

@@ -175,10 +175,15 @@ class SegmentWriter:
             # Names go up within a writer even if the clock stands still or is set back.
             self._last_ns = max(self._last_ns + 1, self._clock.wall_ns())
             path = self._folder / f"{self._last_ns:019}-{self._worker}-{os.getpid()}{SUFFIX}"
-            with suppress(FileExistsError):
+            try:
                 return path, os.open(
                     path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
                 )
+            except FileExistsError:
+                continue
+            except FileNotFoundError:
+                # Somebody removed the folder while we served.  Its parent must still be there.
+                self._folder.mkdir(mode=0o700, exist_ok=True)
 
 
 _live_writers: weakref.WeakSet[SegmentWriter] = weakref.WeakSet()
