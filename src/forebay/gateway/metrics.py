@@ -12,6 +12,8 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import accumulate
+from operator import add
 from pathlib import Path
 
 import msgspec
@@ -343,7 +345,7 @@ class _Collector:
         with _folder_lock(self._folder, fcntl.LOCK_SH):
             files = _read_all(self._folder)
         families: dict[str, Family] = {}
-        sums: dict[tuple[str, tuple[str, ...]], list[float]] = {}
+        sums: dict[str, dict[tuple[str, ...], list[float]]] = {}
         for entry in files:
             try:
                 layout = msgspec.json.decode(entry.header, type=Layout)
@@ -355,28 +357,23 @@ class _Collector:
                 if family.kind == "gauge" and not entry.alive:
                     continue
                 values = entry.values[series.offset : series.offset + family.width]
-                known = sums.get((series.family, series.labels))
-                sums[(series.family, series.labels)] = (
-                    values if known is None else [a + b for a, b in zip(known, values, strict=True)]
-                )
+                rows = sums.setdefault(series.family, {})
+                known = rows.get(series.labels)
+                rows[series.labels] = values if known is None else list(map(add, known, values))
         for name, family in families.items():
-            rows = [(labels, values) for (owner, labels), values in sums.items() if owner == name]
-            yield _to_metric(family, rows)
+            yield _to_metric(family, sums.get(name, {}))
 
 
-def _to_metric(family: Family, rows: list[tuple[tuple[str, ...], list[float]]]) -> Metric:
+def _to_metric(family: Family, rows: dict[tuple[str, ...], list[float]]) -> Metric:
     if family.kind == "histogram":
         histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
-        for labels, values in rows:
-            total, buckets = 0.0, []
-            for bound, count in zip((*map(str, family.buckets), "+Inf"), values, strict=False):
-                total += count
-                buckets.append((bound, total))
-            histogram.add_metric(labels, buckets, values[-1])
+        bounds = (*map(str, family.buckets), "+Inf")
+        for labels, values in rows.items():
+            histogram.add_metric(labels, list(zip(bounds, accumulate(values), strict=False)), values[-1])
         return histogram
     kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
     metric = kind(family.name, family.help, labels=family.labels)
-    for labels, values in rows:
+    for labels, values in rows.items():
         metric.add_metric(labels, values[0])
     return metric
 
