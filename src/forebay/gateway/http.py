@@ -83,7 +83,10 @@ class App:
         if path == "/healthz":
             call.respond(200, _TEXT, b"ok\n")
         elif path == "/readyz":
-            call.respond(200 if self.ready else 503, _TEXT, b"ok\n" if self.ready else b"draining\n")
+            unready = b"draining\n" if not self.ready else b""
+            if self.service.recorder.is_full:
+                unready = b"records can't be written\n"  # until they can, every request is refused
+            call.respond(503 if unready else 200, _TEXT, unready or b"ok\n")
         elif path == "/metrics":
             call.respond(200, _METRICS, await self._metrics.read())
         else:
