@@ -19,6 +19,7 @@ from forebay.gateway.caller import AHEAD_MAX_BYTES, HEAD_MAX_BYTES, CallerConnec
 from forebay.gateway.memory import Memory
 from forebay.gateway.server import NAME_MAX_BYTES, TURNED_AWAY_MAX, Server
 from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_route
+from forebay.testing.steps import Gate, Wait
 
 READ_MAX = 256 * 1024  #: what a transport reads at once
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: t\r\nauthorization: Bearer %b\r\n" % TEST_KEY.encode()
@@ -274,6 +275,24 @@ def test_long_names_of_headers_are_not_remembered() -> None:
 
 
 # --- one worker ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("leave", [RawCaller.close, RawCaller.reset], ids=["fin", "rst"])
+def test_a_caller_that_leaves_is_missed_also_while_nothing_is_read(
+    gateway: GatewayProcess, upstream: Stage, leave: Callable[[RawCaller], None]
+) -> None:
+    upstream.answer = [Wait(Gate())]
+    caller = RawCaller(gateway.port)
+    caller.post("completions", {"model": "m"})
+    for _ in range(4):  # enough that no more is read
+        caller.post("completions", b'{"model":"m"%b}' % (b" " * 50_000))
+    request = upstream.wait_request()
+    gateway.until(lambda: gateway.metric("forebay_memory_held_bytes") > AHEAD_MAX_BYTES)
+    leave(caller)
+    upstream.wait_closed(request, 2)
+    gateway.wait_idle()
+    gateway.until(lambda: gateway.metric("forebay_memory_held_bytes") == 0)
+    assert len(upstream.requests) == 1
 
 
 def test_a_key_is_remembered_in_one_spelling(gateway: GatewayProcess, upstream: Stage) -> None:

@@ -6,6 +6,7 @@ keys or dialects; what it must say by itself (a request that is not HTTP) it say
 """
 
 import asyncio
+import select
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
@@ -340,7 +341,9 @@ class CallerConnection(Sender, asyncio.Protocol):
         return self._call is None and not self._queue and (self._reading is None or self.lingering)
 
     def check_deadline(self, now: float) -> None:
-        """Called by the server's sweep: ends connections whose caller keeps us waiting."""
+        """Called by the server's sweep: ends connections whose caller keeps us waiting, or has left."""
+        if self._paused and self._has_hung_up():
+            self.close()  # as the transport does where it reads
         if self._call is not None:
             return
         if self.lingering:
@@ -351,6 +354,14 @@ class CallerConnection(Sender, asyncio.Protocol):
                 self._refuse(408, "request_timeout", "the request took too long to arrive")
         elif now > self.since + IDLE_MAX_S:
             self._end_idle(now)
+
+    def _has_hung_up(self) -> bool:
+        """What a transport that does not read is not told."""
+        if self._transport is None:
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def _end_idle(self, now: float) -> None:
         """Closes, but lets a caller that still takes its answer, however slowly, have all of it."""
