@@ -100,11 +100,16 @@ def tie_to(pid: int, *argv: str) -> list[str]:
 
 
 def wait_until_healthy(engine: Engine) -> None:
+    """Until it answers, and has said so: only then it also listens to signals."""
     deadline = time.monotonic() + READY_S
-    while not isinstance(asyncio.run(probe_health(engine.plan)), Healthy):
+    while not (engine.base_url.removesuffix("/v1") in engine.read_log() and is_healthy(engine)):
         assert engine.process.poll() is None, engine.read_log()
         assert time.monotonic() < deadline, engine.read_log()
         time.sleep(0.05)
+
+
+def is_healthy(engine: Engine) -> bool:
+    return isinstance(asyncio.run(probe_health(engine.plan)), Healthy)
 
 
 def run_module(module: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
