@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -102,7 +103,7 @@ def tie_to(pid: int, *argv: str) -> list[str]:
 def wait_until_healthy(engine: Engine) -> None:
     """Until it answers, and has said so: only then it also listens to signals."""
     deadline = time.monotonic() + READY_S
-    while not (engine.base_url.removesuffix("/v1") in engine.read_log() and is_healthy(engine)):
+    while not (re.search(r"^engine .*: (ready|serving) at ", engine.read_log(), re.M) and is_healthy(engine)):
         assert engine.process.poll() is None, engine.read_log()
         assert time.monotonic() < deadline, engine.read_log()
         time.sleep(0.05)
