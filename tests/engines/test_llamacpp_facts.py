@@ -166,5 +166,8 @@ def test_a_caller_that_leaves_ends_its_generation(llama: Engine, stream: bool) -
             assert time.monotonic() < deadline
             time.sleep(0.02)
     # Without a stream it is noticed after a second in which no answer of any kind was ready: don't ask.
-    time.sleep(1.5)
-    assert count_busy(llama) == 0
+    for _ in range(6):
+        time.sleep(1.5)
+        if not count_busy(llama):
+            return
+    raise AssertionError("it generates for nobody")
