@@ -75,7 +75,11 @@ def test_the_answer_goes_to_stdout_and_the_rest_to_stderr(gateway: ThreadedUpstr
     assert asked(gateway) == [
         {
             "model": "smollm2-135m",
-            "messages": [{"role": "user", "content": "Hi!"}],
+            "messages": [
+                {"role": "system", "content": "You are a helpful assistant."},
+                {"role": "user", "content": "Hi!"},
+            ],
+            "max_tokens": 1000,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -119,7 +123,8 @@ def test_which_key_is_used(
 
 @pytest.mark.parametrize("args", [("-",), ()])
 def test_the_message_may_come_from_a_pipe(gateway: ThreadedUpstream, args: tuple[str, ...]) -> None:
-    assert forebay("chat", *args, "--url", gateway.url, input="from a pipe\n").exit_code == 0
+    options = ("--url", gateway.url, "--system", "")
+    assert forebay("chat", *args, *options, input="from a pipe\n").exit_code == 0
     assert asked(gateway)[0]["messages"] == [{"role": "user", "content": "from a pipe\n"}]
 
 
@@ -294,7 +299,7 @@ def test_a_conversation_outlives_a_failure_and_ends_with_control_d(tmp_path: Pat
             terminal.wait_for("you> ", 3)
             terminal.say("\x04")
             assert terminal.wait() == 0
-        assert [message["content"] for message in asked(upstream)[1]["messages"]] == ["two"]
+        assert [message["content"] for message in asked(upstream)[1]["messages"][1:]] == ["two"]
 
 
 def test_control_c_stops_the_answer_and_not_the_conversation(tmp_path: Path) -> None:
@@ -315,7 +320,7 @@ def test_control_c_stops_the_answer_and_not_the_conversation(tmp_path: Path) -> 
             assert "Traceback" not in terminal.written
         gate.open()
         contents = [message["content"] for message in asked(upstream)[1]["messages"]]
-        assert contents == ["one", "half", "two"]
+        assert contents[1:] == ["one", "half", "two"]
 
 
 def test_control_c_ends_one_answer_quietly_and_hangs_up(tmp_path: Path) -> None:

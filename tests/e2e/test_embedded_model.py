@@ -211,7 +211,7 @@ def test_the_doctor_finds_nothing_wrong(whole: Whole) -> None:
 def test_the_example_of_the_readme_runs(whole: Whole) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     [code] = re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
-    for shown, real in (("http://127.0.0.1:8080/v1", whole.url), ("fb-…", whole.key)):
+    for shown, real in (("http://127.0.0.1:8080/v1", whole.url), ("fb-...", whole.key)):
         assert code.count(f'"{shown}"') == 1
         code = code.replace(shown, real)
     done = subprocess.run(

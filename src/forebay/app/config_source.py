@@ -24,6 +24,7 @@ KeyPath = tuple[str | int, ...]
 
 #: The scanner's words for what people get wrong most, in plain words.  Nothing from the file is quoted.
 _PLAIN_WORDS: Final = (
+    (r"found character '\\t'", "a tab where YAML takes only spaces", "indent with spaces"),
     (r"cannot start any token", "a value can't start with this character", "put the value in quotes"),
     (
         r"mapping values are not allowed",

@@ -72,10 +72,12 @@ def chat(
         typer.Argument(help="What to say; `-` reads it from standard input. Without it: a conversation."),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Public name of the model.")] = None,
-    system: Annotated[str | None, typer.Option("--system", "-s", help="System message.")] = None,
+    system: Annotated[
+        str, typer.Option("--system", "-s", help="System message; an empty one sends none.")
+    ] = "You are a helpful assistant.",
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", min=1, help="End the answer after so many tokens.")
-    ] = None,
+        int, typer.Option("--max-tokens", min=1, help="End the answer after so many tokens.")
+    ] = 1000,
     temperature: Annotated[
         float | None, typer.Option("--temperature", min=0, max=2, help="0 is the most certain answer.")
     ] = None,

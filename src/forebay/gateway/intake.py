@@ -29,13 +29,15 @@ class Intake:
         view = self._dialect.read_request(exchange.body)
         model, endpoint, state = view.model, exchange.endpoint, exchange.state
         route = state.routes.get(model)
-        if route is None or model not in key.allowed or endpoint not in route.cells:
-            raise explain_refusal(model, endpoint, route.route if route else None, key.allowed)
+        exchange.stream = view.stream is True and endpoint is not Endpoint.EMBEDDINGS
+        if route is None:
+            raise explain_refusal(model, endpoint, None, key.allowed)
+        exchange.model = model  # a name from the configuration, also where the request is refused
+        if model not in key.allowed or endpoint not in route.cells:
+            raise explain_refusal(model, endpoint, route.route, key.allowed)
         exchange.view = view
-        exchange.model = model
         exchange.route = route
         exchange.cells = route.cells[endpoint]
-        exchange.stream = view.stream is True and endpoint is not Endpoint.EMBEDDINGS
         exchange.tries = Attempts(
             made=0, limit=state.snapshot.table.attempts_max, targets_left=len(route.targets)
         )
