@@ -158,7 +158,7 @@ MISTAKES = [
     ("a: 1\n---\nb: 2\n", 2, "", "more than one document", ""),
     ("a: [1\n", 2, "", "not closed", ""),
     ("a: b: c\n", 1, "", "a `:` where none can stand", ""),
-    ("gateway:\n\tport: 1\n", 2, "", "can't start with this character", ""),
+    ("gateway:\n\tport: 1\n", 2, "", "a tab where YAML takes only spaces", "spaces"),
     ("a: @b\n", 1, "", "can't start with this character", "quotes"),
     ("a: *b\n", 1, "", "without an anchor", ""),
     ("a: 1\nb: \x07\n", 2, "", "does not allow", ""),
