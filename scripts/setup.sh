@@ -8,8 +8,8 @@ cd "$(dirname "$0")/.."
 say() { printf '\033[1m%s\033[0m\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
-# Debian's own Python first: its interpreter is one static binary, optimised with a profile, and takes about a
-# sixth less CPU for a request than one that was built with a shared library.
+# Debian's own Python first: its interpreter is one static binary, optimised with a profile, and took about a
+# sixth less CPU for the gateway's interpreted code than one that was built with a shared library.
 python=""
 for candidate in /usr/bin/python3.11 python3.11 python3; do
   if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
