@@ -333,6 +333,44 @@ def test_an_unknown_authority_and_a_wrong_name_are_refused_before_anything_is_se
     run(scenario, loop_name)
 
 
+@both_loops
+@pytest.mark.parametrize("when", ["idle", "in use", "being made"])
+def test_connections_of_authorities_that_were_replaced_serve_nobody_else(
+    authority: trustme.CA, ca_file: str, tmp_path: Path, when: str, loop_name: str
+) -> None:
+    """Whoever was trusted when a connection was made need not be trusted by the time that it is free."""
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(str(other))
+
+    async def scenario() -> None:
+        async with ScriptedUpstream(echo, serve_tls(authority)) as upstream:
+            with origin_at(upstream.url, tls_ca=ca_file) as (_, origin):
+
+                def replace() -> None:
+                    origin.trust(ssl.create_default_context(cafile=str(other)))
+
+                if when == "being made":
+                    making = asyncio.ensure_future(origin.acquire(5))
+                    await asyncio.sleep(0)
+                    replace()
+                    connection = await making
+                else:
+                    connection = await origin.acquire(5)
+                start(origin, connection)
+                if when == "in use":
+                    replace()
+                assert b"/v1/" in await connection.all()
+                connection.release()
+                if when == "idle":
+                    assert origin.idle_connections == 1
+                    replace()
+                assert origin.idle_connections == 0
+                with pytest.raises(ConnectFailed, match="certificate"):
+                    await origin.acquire(5)
+
+    run(scenario, loop_name)
+
+
 def test_an_authority_file_that_is_none_is_refused_when_the_origin_is_made(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("no certificate")

@@ -141,11 +141,11 @@ class Origin:
         return connection
 
     async def _open_socket(self, connect_s: float) -> Connection:
-        address = self.address
+        address, tls = self.address, self._tls
         try:
             async with asyncio.timeout(connect_s):
                 _, connection = await self.loop.create_connection(
-                    lambda: Connection(self), address.host, address.port, ssl=self._tls
+                    lambda: Connection(self), address.host, address.port, ssl=tls
                 )
         except TimeoutError as error:
             raise ConnectTimeout(f"no connection to {self.name} within {connect_s:g} s") from error
@@ -157,6 +157,7 @@ class Origin:
             raise ConnectFailed(f"TLS with {self.name} failed: {error.reason or error}") from error
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that can't be one
             raise ConnectFailed(f"cannot connect to {self.name}: {_explain(error)}") from error
+        connection.trusted = tls
         return connection
 
     def watch(self, connection: Connection, first_s: float | None, idle_s: float, total_at: float) -> None:
@@ -178,7 +179,12 @@ class Origin:
         client.active.discard(connection)
         if connection.place == FRESH:
             connection.keep_s = read_keep_alive(connection.header(b"keep-alive"))
-        if client.closing or connection.keep_s <= 0 or len(self._idle) >= IDLE_CONNECTIONS_MAX:
+        if (
+            client.closing
+            or connection.keep_s <= 0
+            or connection.trusted is not self._tls
+            or len(self._idle) >= IDLE_CONNECTIONS_MAX
+        ):
             connection.abort()
             return
         connection.place = POOLED
@@ -202,7 +208,11 @@ class Origin:
             idle[0].abort()
 
     def trust(self, tls: ssl.SSLContext | None) -> None:
-        """Whom to trust from now on; connections that lie idle were made with whom was trusted before."""
+        """Whom to trust from now on.
+
+        Connections that were made with whom was trusted before serve nobody else: those that lie idle end
+        now, those in use with their exchange.
+        """
         if tls is not self._tls:
             self._tls = tls
             for connection in tuple(self._idle):

@@ -9,6 +9,7 @@ otherwise.
 
 import asyncio
 import select
+import ssl
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
@@ -56,7 +57,7 @@ class Connection(Answer, asyncio.Protocol):
     __slots__ = (
         "_argument", "_awaiting", "_callback", "_clock", "_drained", "_error", "_home", "_loop", "_poll",
         "_request_bytes", "_sending", "_transport", "_waiter", "busy", "content_seen", "first_at", "idle_s",
-        "idle_until", "keep_s", "last_at", "paused", "place", "total_at",
+        "idle_until", "keep_s", "last_at", "paused", "place", "total_at", "trusted",
     )  # fmt: skip
 
     def __init__(self, home: Home) -> None:
@@ -77,6 +78,7 @@ class Connection(Answer, asyncio.Protocol):
         self._drained: asyncio.Future[None] | None = None
         self.busy = False
         self.place = FRESH
+        self.trusted: ssl.SSLContext | None = None  #: the authorities that it was made with
         self.content_seen = False
         self.keep_s = 0.0
         self.idle_until = 0.0
