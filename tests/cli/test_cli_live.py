@@ -110,6 +110,30 @@ def test_doctor_finds_all_that_runs_well(live: Path) -> None:
     } <= names
 
 
+@pytest.mark.parametrize("mistake", ["gateway: {prot: 1}\n", "a: [\n", "\t\n"], ids=["key", "bracket", "tab"])
+def test_a_file_with_a_mistake_leaves_the_commands_with_what_runs(live: Path, mistake: str) -> None:
+    file = live / "forebay.yaml"
+    good = file.read_text()
+    told = (
+        b"forebay.yaml has mistakes (`forebay config check` shows them); "
+        b"the configuration of the running Forebay is used\n"
+    )
+    file.write_text(mistake + good)
+    try:
+        chat = run_process("chat", "Hi!", cwd=live)
+        assert (chat.returncode, chat.stdout) == (0, b"Hello.\n"), chat.stderr
+        listed = run_process("keys", "list", cwd=live)
+        assert (listed.returncode, b"local" in listed.stdout) == (0, True), listed.stderr
+        used = run_process("usage", "--since", "all", "--csv", cwd=live)
+        assert (used.returncode, b",m," in used.stdout) == (0, True), used.stderr
+        for done in (chat, listed, used):
+            assert done.stderr.startswith(told)
+            assert done.stderr.count(b"mistake") == 1
+        assert run_process("config", "show", cwd=live).returncode == 1
+    finally:
+        file.write_text(good)
+
+
 def test_a_second_one_in_the_same_folder_is_refused(live: Path) -> None:
     done = run_process("up", cwd=live)
     assert done.returncode == 1

@@ -21,6 +21,7 @@ import msgspec
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.config_model import ConfigOrigin
+from forebay.app.config_running import SAVED_CONFIG
 from forebay.app.control_http import AdminRoutes, create_admin_app
 from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
 from forebay.app.control_server import AdminServer
@@ -39,7 +40,6 @@ logger = logging.getLogger("forebay.control")
 
 REFUSED: Final = 2  #: exit status of a start that can't succeed before somebody changes something
 LAST_INGEST_S: Final = 5.0
-SAVED_CONFIG: Final = "config.json"  #: in the run folder: the configuration in force
 
 
 class Control:

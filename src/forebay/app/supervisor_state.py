@@ -44,6 +44,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     control_url: str
     children: tuple[ChildStatus, ...]
     stopping: bool = False
+    config_file: str | None = None  #: that all was started with; None where the defaults apply
     version: int = 1
 
     @property

@@ -172,6 +172,7 @@ class _Run:
             control_url=self._place.control_url,
             children=self._supervisor.statuses,
             stopping=self._supervisor.stopping,
+            config_file=str(self._config.file) if self._config.file else None,
         )
         try:
             save_run_state(self._config.state_path, state)

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from forebay.app.config import Config
+from forebay.app.config_running import STARTED_CONFIG
 from forebay.app.supervisor_probe import HttpProbe
 from forebay.app.supervisor_process import ChildSpec
 from forebay.engines import plan as engines
@@ -128,4 +129,4 @@ def load_last_engine_urls(config: Config) -> dict[str, str]:
 
 
 def find_started_json(config: Config) -> Path:
-    return config.run_path / "started.json"
+    return config.run_path / STARTED_CONFIG

@@ -14,11 +14,12 @@ from typing import Any, Final
 
 from forebay.app.chat_answer import Finish, Spent, Text
 from forebay.app.clock import SystemClock
-from forebay.app.config import Config, load_config, read_api_key
+from forebay.app.config import Config, read_api_key
 from forebay.app.config_explain import suggest
 from forebay.app.supervisor_state import load_run_state
 from forebay.cli.gateway_client import GatewayClient, Refused
 from forebay.cli.terminal import Failure, Outcome, is_plain, paint, print_error, print_note
+from forebay.cli.usable_config import load_usable_config
 from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError
 from forebay.core.routes import Endpoint
@@ -198,7 +199,7 @@ def _find_door(options: ChatOptions) -> _Door:
     if options.url is not None:
         key, source = _find_key(options, None)
         return _Door(client=GatewayClient(options.url, key), key_source=source, models=())
-    config = load_config(options.config_file, secrets_needed=False)
+    config = load_usable_config(options.config_file)
     key, source = _find_key(options, config)
     models = tuple(name for name, model in config.models.items() if Endpoint.CHAT in model.endpoints)
     return _Door(client=GatewayClient(_find_url(config), key), key_source=source, models=models)

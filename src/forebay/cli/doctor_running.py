@@ -2,16 +2,15 @@
 each engine's model answers."""
 
 import asyncio
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
 from forebay.app.config import Config
+from forebay.app.config_running import load_live_state
 from forebay.app.supervisor_policy import ChildState
 from forebay.app.supervisor_socket import AddressUnavailable, open_listener
-from forebay.app.supervisor_state import ChildStatus, RunState, load_run_state
+from forebay.app.supervisor_state import ChildStatus, RunState
 from forebay.app.up_children import load_last_engine_urls, name_engine_child, plan_launch
 from forebay.cli.finding import Finding, Verdict
 from forebay.engines.health import probe_generation
@@ -24,7 +23,7 @@ HEALTH_TIMEOUT_S: Final = 5.0
 
 def check_ports(config: Config) -> Iterator[Finding]:
     """Whether the ports are free to listen on, or held by the Forebay of this data folder."""
-    state = _running(config)
+    state = load_live_state(config.state_path)
     ours = {urlsplit(url).port for url in (state.gateway_url, state.control_url)} if state else set()
     for name, host, port in (
         ("gateway", config.gateway.host, config.gateway.port),
@@ -51,7 +50,7 @@ def _check_port(what: str, section: str, host: str, port: int) -> Finding:
 
 def check_running(config: Config) -> Iterator[Finding]:
     yield _check_database(config)
-    state = _running(config)
+    state = load_live_state(config.state_path)
     if state is None:
         yield Finding(name="processes", verdict=Verdict.OK, message="Forebay does not run here now")
         return
@@ -66,18 +65,6 @@ def check_running(config: Config) -> Iterator[Finding]:
     for name, url in (("gateway", state.gateway_url), ("control", state.control_url)):
         yield _check_health(name, url)
     yield from _check_models(state, config)
-
-
-def _running(config: Config) -> RunState | None:
-    """The state, if its supervisor still lives."""
-    state = load_run_state(config.state_path)
-    if state is None:
-        return None
-    with suppress(ProcessLookupError):
-        with suppress(PermissionError):  # it lives, and belongs to somebody else
-            os.kill(state.pid, 0)
-        return state
-    return None
 
 
 def _check_child(child: ChildStatus, config: Config) -> Finding:

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from forebay.app.clock import SystemClock
-from forebay.app.config import load_config
 from forebay.cli.tables import Cell, Column, Table, print_table
 from forebay.cli.terminal import Outcome, print_line, print_note
+from forebay.cli.usable_config import load_usable_config
 from forebay.gateway.repo import KeyRecord, KeyRepo
 from forebay.store.database import Database
 
@@ -53,7 +53,7 @@ def revoke(file: Path | None, key_id: str) -> Outcome:
 
 @contextmanager
 def _open_repo(file: Path | None) -> Iterator[KeyRepo]:
-    config = load_config(file, secrets_needed=False)
+    config = load_usable_config(file)
     database = Database.open(config.database_path)
     try:
         database.migrate()

@@ -18,9 +18,10 @@ from typing import Final
 import msgspec
 
 from forebay.app.clock import SystemClock
-from forebay.app.config import Config, load_config
+from forebay.app.config import Config
 from forebay.cli.tables import Cell, Column, Table, print_table
 from forebay.cli.terminal import Failure, Outcome, is_plain, print_line, print_note
+from forebay.cli.usable_config import load_usable_config
 from forebay.cli.usage_hours import MARKS_MAX, Hours, can_show_hours, compute_sparkline, fold_hours
 from forebay.gateway.repo import KeyRepo
 from forebay.ledger.ingest import Ingester, IngestLimits
@@ -67,7 +68,7 @@ def usage(
         print_note(f"error: {error.message}", "red")
         print_note(f"  {error.hint}")
         return Outcome.USAGE
-    answer = _load(load_config(file, secrets_needed=False), query, clock, rebuild=rebuild)
+    answer = _load(load_usable_config(file), query, clock, rebuild=rebuild)
     if as_json:
         _print_json(answer)
     elif as_csv:
