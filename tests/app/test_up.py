@@ -264,6 +264,29 @@ def test_an_edit_reaches_the_gateway(
     live.wait_for(lambda: list_models() == ["m"])
 
 
+def test_a_model_whose_engine_was_added_later_is_said_to_wait(
+    tmp_path: Path, upstream: ThreadedUpstream, started: list[LiveForebay]
+) -> None:
+    path = write_config(tmp_path, upstream.url)
+    live = LiveForebay(tmp_path)
+    started.append(live)
+    live.wait_ready()
+    path.write_text(
+        f"engines: {{later: {{kind: minilm}}}}\n{path.read_text()}".replace(
+            "models:\n", "models:\n  late: {endpoints: [embeddings], targets: [{engine: later}]}\n"
+        )
+    )
+    ask = {"model": "late", "input": "x"}
+
+    def answer() -> tuple[int, str]:
+        told = live.gateway("/v1/embeddings", method="POST", json=ask)
+        return told.status_code, told.json()["error"]["code"]
+
+    live.wait_for(lambda: answer() != (404, "model_not_found"))
+    assert answer() == (503, "engine_not_running")
+    assert live.chat().status_code == 200
+
+
 @pytest.mark.parametrize(
     ("models", "chosen"),
     [

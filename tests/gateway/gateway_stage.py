@@ -114,6 +114,7 @@ def make_routes(first: str, second: str, hole: str) -> list[Route]:
         # Another name of the same machine is another pool.
         make_route("one-connection", first.replace("127.0.0.1", "localhost"), connections_max=1),
         make_route("embed/only", first, endpoints=[Endpoint.EMBEDDINGS]),
+        Route(model="waits", endpoints=(Endpoint.CHAT,), targets=()),
     ]
 
 

@@ -153,6 +153,29 @@ def test_the_scheme_is_not_about_case_and_space_does_not_count(
         assert httpx.post(gateway.url + "/chat/completions", json=ASK, headers=headers).status_code == 200
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_whose_engine_does_not_run_yet_waits(
+    gateway: GatewayProcess, client: httpx.Client, stream: bool
+) -> None:
+    answer = client.post("/chat/completions", json=ASK | {"model": "waits", "stream": stream})
+    told = assert_error(answer, 503, "engine_not_running", "model")
+    assert told["type"] == "upstream_error"
+    assert "`waits`" in told["message"]
+    assert "restarted" in told["message"]
+    record = gateway.wait_record(answer.headers["x-request-id"])
+    assert (record.status, record.outcome, record.error) == (503, Outcome.FAILED, "engine_not_running")
+    assert (record.model, record.target, record.attempts) == ("waits", "", 0)
+    assert record.usage_source is UsageSource.NONE
+    assert record.route_hash
+    assert_error(
+        client.post("/embeddings", json={"model": "waits", "input": "x"}),
+        400,
+        "endpoint_not_supported",
+        "model",
+    )
+    assert client.get("/models/waits").json()["id"] == "waits"
+
+
 def test_a_key_calls_and_sees_only_its_models(gateway: GatewayProcess, upstream: Stage) -> None:
     headers = {"authorization": f"Bearer {NARROW_KEY}"}
     with httpx.Client(base_url=gateway.url, headers=headers) as client:

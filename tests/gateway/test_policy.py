@@ -131,17 +131,26 @@ NAMES = st.text(alphabet="abAB-/:.é*?[]", min_size=1, max_size=8)
     st.lists(st.sampled_from(list(Endpoint)), unique=True, min_size=1),
     st.frozensets(NAMES, max_size=4),
     st.booleans(),
+    st.booleans(),
 )
 def test_a_refusal_has_the_reason_that_comes_first(
-    model: str, endpoint: Endpoint, served: list[Endpoint], allowed: frozenset[str], exists: bool
+    model: str,
+    endpoint: Endpoint,
+    served: list[Endpoint],
+    allowed: frozenset[str],
+    exists: bool,
+    waits: bool,
 ) -> None:
-    route = make_route(model, "http://a/v1", endpoints=served) if exists else None
+    urls = () if waits else ("http://a/v1",)
+    route = make_route(model, *urls, endpoints=served) if exists else None
     error = explain_refusal(model, endpoint, route, allowed)
     assert error.param == "model"
     if not exists:
         assert isinstance(error, errors.ModelNotFound)
     elif model not in allowed:
         assert isinstance(error, errors.Forbidden)
+    elif waits and endpoint in served:
+        assert isinstance(error, errors.EngineNotRunning)
     else:
         assert isinstance(error, errors.EndpointUnsupported)
         assert all(path.value in error.message for path in served)

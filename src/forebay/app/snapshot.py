@@ -28,8 +28,9 @@ def compile_snapshot(
 ) -> Snapshot:
     """All that a worker may know.
 
-    A target whose engine has no address is left out, and so is a model without any target left: such an
-    engine was added after the start (`find_missing_engines` names it).
+    A target whose engine has no address is left out: such an engine was added after the start
+    (`find_missing_engines` names it).  A model without any target left stays, so that its callers are told
+    that it waits, and not that it does not exist.
 
     Args:
         config: a valid configuration.
@@ -40,9 +41,8 @@ def compile_snapshot(
     routes = []
     for model in sorted(config.models):
         targets = tuple(_compile_targets(model, config.models[model], engine_urls))
-        if targets:
-            endpoints = tuple(dict.fromkeys(config.models[model].endpoints))
-            routes.append(Route(model=model, endpoints=endpoints, targets=targets, created_s=created_s))
+        endpoints = tuple(dict.fromkeys(config.models[model].endpoints))
+        routes.append(Route(model=model, endpoints=endpoints, targets=targets, created_s=created_s))
     return Snapshot(
         table=RouteTable(routes=tuple(routes), attempts_max=config.gateway.attempts_max),
         keys=tuple(sorted(keys, key=lambda key: key.id)),

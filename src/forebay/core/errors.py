@@ -207,6 +207,13 @@ class TargetMisconfigured(TargetError):
     code = "upstream_misconfigured"
 
 
+class EngineNotRunning(TargetError):
+    """The model is configured, and every engine that it runs on waits for a restart: nothing was sent."""
+
+    status = 503
+    code = "engine_not_running"
+
+
 class AnswerTooLarge(TargetError):
     next = Next.STOP
     code = "upstream_answer_too_large"

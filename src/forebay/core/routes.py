@@ -45,7 +45,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """A public name, what it can do, and its targets in the order in which they are tried."""
+    """A public name, what it can do, and its targets in the order in which they are tried.
+
+    Without a target it is a model whose engines do not run yet.
+    """
 
     model: str
     endpoints: tuple[Endpoint, ...]

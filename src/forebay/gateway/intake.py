@@ -41,6 +41,8 @@ class Intake:
         exchange.tries = Attempts(
             made=0, limit=state.snapshot.table.attempts_max, targets_left=len(route.targets)
         )
+        if not route.targets:
+            raise explain_refusal(model, endpoint, route.route, key.allowed)
 
     def authenticate(self, state: State, call: Call) -> KeyState:
         """Whose request it is.
