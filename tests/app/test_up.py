@@ -12,6 +12,7 @@ import pytest
 from up_scene import LiveForebay, are_gone, write_config
 
 from forebay.app.config import Config
+from forebay.app.config_edit import ConfigEdit, save_edit
 from forebay.app.up import find_chat_model
 from forebay.testing.openai import chat_chunk, event, well_behaved
 from forebay.testing.steps import Close, Gate, Send, Wait
@@ -262,6 +263,37 @@ def test_an_edit_reaches_the_gateway(
     assert list_models() == ["n"]
     path.write_text(good)
     live.wait_for(lambda: list_models() == ["m"])
+
+
+def test_what_became_of_an_edit_is_a_line_in_the_terminal(
+    tmp_path: Path, upstream: ThreadedUpstream, started: list[LiveForebay]
+) -> None:
+    path = write_config(tmp_path, upstream.url)
+    run = tmp_path / ".forebay" / "run"
+    run.mkdir(parents=True)
+    save_edit(run, ConfigEdit(problems=("of an earlier run",)))
+    live = LiveForebay(tmp_path)
+    started.append(live)
+    live.wait_ready()
+    good = path.read_text()
+    port = find_closed_port()
+    for text, line in (
+        (good.replace("  m: {", "  n: {"), "forebay.yaml: edit applied\n"),
+        (
+            good.replace("endpoints", "endpints") + "prot: 1\n",
+            f"forebay.yaml: edit refused, the last valid configuration stays: {path}:2: models.m.endpints: "
+            "unknown key (did you mean `endpoints`?), and 2 more (see `forebay config check`)\n",
+        ),
+        (
+            good.replace("gateway: {port: 0", f"gateway: {{port: {port}"),
+            "forebay.yaml: edit applied; after a restart only: gateway.port\n",
+        ),
+        ("\n", "is empty; the last valid configuration stays"),
+    ):
+        path.write_text(text)
+        live.wait_for(lambda line=line: line in live.output)
+    assert live.output.count("forebay.yaml: edit ") == 4, "each is told once"
+    assert "of an earlier run" not in live.output
 
 
 def test_a_model_whose_engine_was_added_later_is_said_to_wait(

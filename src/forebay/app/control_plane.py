@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from forebay.app.config import Config
+from forebay.app.config_edit import ConfigEdit, save_edit
 from forebay.app.control_watch import ConfigWatch, list_restart_settings
 from forebay.app.snapshot import compile_snapshot, find_missing_engines, write_snapshot
 from forebay.core.clock import Clock
@@ -170,15 +171,20 @@ class ControlPlane:
 
     async def _watch_forever(self) -> None:
         next_refresh = 0.0
+        is_untold = False  # an edit, to whoever started all this
         loop = asyncio.get_running_loop()
         while True:
             changed = await asyncio.to_thread(self.watch.poll)
             if changed:
                 self._log_edit()
+                is_untold = True
             if changed or loop.time() >= next_refresh:
                 try:
                     await self.refresh_snapshot()
                     next_refresh = loop.time() + KEYS_INTERVAL_S
+                    if is_untold:
+                        await asyncio.to_thread(self._tell_edit)
+                        is_untold = False
                 except SnapshotUnwritable:
                     next_refresh = loop.time() + 1.0
             await asyncio.sleep(WATCH_INTERVAL_S)
@@ -193,6 +199,13 @@ class ControlPlane:
             logger.warning("the edit of %s takes effect after a restart", name)
         for name in self.engines_missing:
             logger.warning("engine %s does not run yet; its targets are used after a restart", name)
+
+    def _tell_edit(self) -> None:
+        edit = ConfigEdit(problems=self.watch.problems, restart_settings=self.restart_settings)
+        try:
+            save_edit(self._snapshot_path.parent, edit)
+        except OSError as error:
+            logger.warning("what became of the edit can't be told: %s", error)
 
     async def _ingest_forever(self) -> None:
         while True:

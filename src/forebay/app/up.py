@@ -21,6 +21,7 @@ import msgspec
 from forebay.app.atomic_file import create_private_folder, write_atomically
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
+from forebay.app.config_edit import EditNews
 from forebay.app.control_watch import save_config
 from forebay.app.redaction import LOG_FORMAT, RedactingFormatter
 from forebay.app.secret_refs import keep_from_logs
@@ -52,6 +53,7 @@ from forebay.engines.model import EXIT_REFUSED
 START_FAILURES_MAX: Final = 3
 FRAME_S: Final = 0.1
 LOG_LINES: Final = 15
+EDITS_INTERVAL_S: Final = 0.5
 INTERRUPTED: Final = 130
 
 logger = logging.getLogger("forebay.up")
@@ -112,6 +114,7 @@ class _Run:
         self._place = place
         self._listeners = listeners
         self._clock = SystemClock()
+        self._edits = EditNews(config.run_path)
         self._started_s = self._clock.wall_ns() / 1e9
         self._display = Display()
         self._changed = asyncio.Event()
@@ -194,7 +197,9 @@ class _Run:
         if question and model:
             await self._answer(question, model, key)
         self._display.welcome(self._list_facts(model, key))
-        await self._tell_news()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tell_news())
+            group.create_task(self._tell_edits())
 
     async def _follow_start(self) -> bool:
         """Until all are ready, or one failed too often; then everything is ended."""
@@ -235,6 +240,13 @@ class _Run:
                 elif status.state is ChildState.BACKOFF and status.failures == START_FAILURES_MAX:
                     log = self._supervisor.log_path(status.name)
                     self._display.say(f"{status.name}: {status.last_exit}, again and again; see {log}", "red")
+
+    async def _tell_edits(self) -> None:
+        while True:
+            edit = self._edits.poll()
+            if edit is not None:
+                self._display.say(f"forebay.yaml: {edit.describe()}", "yellow" if edit.problems else "")
+            await asyncio.sleep(EDITS_INTERVAL_S)
 
     def _list_facts(self, model: str | None, key: str) -> Welcome:
         config = self._config
