@@ -18,6 +18,7 @@ from forebay.gateway.call import Call
 from forebay.gateway.caller import AHEAD_MAX_BYTES, HEAD_MAX_BYTES, CallerConnection
 from forebay.gateway.memory import Memory
 from forebay.gateway.server import NAME_MAX_BYTES, TURNED_AWAY_MAX, Server
+from forebay.gateway.turn import Turn
 from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_route
 from forebay.testing.steps import Gate, Wait
 
@@ -77,7 +78,7 @@ class Side:
         self.bodies: list[bytes] = []
         self._at_once = at_once
         self.memory = Memory(1 << 30)
-        self.server = Server(self._handle, 100, self.memory)
+        self.server = Server(self._handle, 100, self.memory, Turn(asyncio.get_running_loop()))
         self.connection = CallerConnection(self.server)
         self.wire = Wire()
         self.connection.connection_made(self.wire)
@@ -224,6 +225,7 @@ def test_requests_read_ahead_are_held_within_limits_and_in_the_account(size: int
             await feed()
         while at < len(data):  # bodies that are taken as they come
             await feed()
+        await asyncio.sleep(0)  # the turn's end
         assert side.wire.statuses == [200] * 41
         assert side.memory.held == 0
 

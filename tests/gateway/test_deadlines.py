@@ -23,6 +23,7 @@ from forebay.gateway.policy.progress import BODY_MAX_NS, WINDOW_MIN_BYTES, WINDO
 from forebay.gateway.records import Recorder
 from forebay.gateway.server import Server
 from forebay.gateway.service import Service
+from forebay.gateway.turn import Turn
 from forebay.ledger.segment import SegmentWriter, list_segments, read_frames
 from forebay.net.client import Client
 from forebay.providers import openai
@@ -76,13 +77,14 @@ class World:
         self.client = Client(asyncio.get_running_loop())
         self.cells = Cells(folder / "metrics", "w0", compute_layout(snapshot.table))
         state = build_state(snapshot, client=self.client, cells=self.cells, read_secret=str)
-        self.recorder = Recorder(SegmentWriter(folder, "w0", 1 << 20, clock=self.clock), 100)
+        turn = Turn(asyncio.get_running_loop())
+        self.recorder = Recorder(SegmentWriter(folder, "w0", 1 << 20, clock=self.clock), 100, turn)
         self.dialect = BrittleDialect()
         self.service = Service(
             state, dialect=self.dialect, recorder=self.recorder, clock=self.clock, worker=0, id_prefix="0"
         )
         app = App(self.service, self.dialect, folder / "metrics")
-        self.server = Server(app.handle, 100, self.service.memory)
+        self.server = Server(app.handle, 100, self.service.memory, turn)
         self.port = 0
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

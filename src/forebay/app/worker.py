@@ -32,6 +32,7 @@ from forebay.gateway.model import State, build_state, list_problems
 from forebay.gateway.records import Recorder
 from forebay.gateway.server import Server
 from forebay.gateway.service import SWEEP_S, Service
+from forebay.gateway.turn import Turn
 from forebay.ledger.segment import SegmentWriter
 from forebay.net.client import Client
 from forebay.providers import openai
@@ -65,7 +66,8 @@ class Worker:
         writer = SegmentWriter(
             run_dir.parent / "ledger", f"w{index}", limits.segment_max_bytes, clock=self._clock
         )
-        self._recorder = Recorder(writer, limits.record_backlog_max)
+        turn = Turn(asyncio.get_running_loop())
+        self._recorder = Recorder(writer, limits.record_backlog_max, turn)
         self._service = Service(
             self._build(snapshot, None),
             dialect=openai,
@@ -75,7 +77,7 @@ class Worker:
             id_prefix=f"{index}{self._token}",
         )
         self._app = App(self._service, openai, self._metrics)
-        self._server = Server(self._app.handle, limits.connections_max, self._service.memory)
+        self._server = Server(self._app.handle, limits.connections_max, self._service.memory, turn)
         self._listener = socket.socket(fileno=listen_fd)
         self._stopping = asyncio.Event()
 

@@ -17,6 +17,7 @@ import msgspec
 from forebay.gateway.call import Call
 from forebay.gateway.memory import Memory
 from forebay.gateway.sender import Sender
+from forebay.gateway.turn import Turn
 
 HEAD_MAX_BYTES = 64 * 1024  #: request line and headers
 HEAD_MAX_S = 30.0  #: for a head to arrive, from its first byte
@@ -44,6 +45,7 @@ class Host(Protocol):
     time: float
     date: str
     memory: Memory
+    turn: Turn
     names: dict[bytes, bytes]
 
     def learn_name(self, name: bytes) -> bytes: ...
@@ -61,7 +63,7 @@ class CallerConnection(Sender, asyncio.Protocol):
     )  # fmt: skip
 
     def __init__(self, server: Host) -> None:
-        super().__init__(server.loop, server.memory)
+        super().__init__(server.loop, server.memory, server.turn)
         self.server = server
         self._headers: dict[bytes, bytes] = {}
         # The parser calls this for each header: straight into the dictionary, without a frame of ours.
@@ -138,6 +140,11 @@ class CallerConnection(Sender, asyncio.Protocol):
 
     def eof_received(self) -> None:
         return None  # a caller that closes its side has left
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._call is None and not self.lingering:
+            self._pause()  # whoever does not take answers can't ask for more of them
 
     def resume_writing(self) -> None:
         self.wake_sender()
@@ -259,7 +266,7 @@ class CallerConnection(Sender, asyncio.Protocol):
             self.close()
             return
         if self.drained is not None:
-            self._pause()  # whoever does not take answers can't ask for more of them
+            self._pause()  # as in `pause_writing`
         elif self._queue:
             self._serve_queued()
 
@@ -283,6 +290,8 @@ class CallerConnection(Sender, asyncio.Protocol):
         """
         self.lingering = True
         self._resume()
+        if self._waiting:
+            self._turn.flush()
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
         else:
@@ -291,7 +300,7 @@ class CallerConnection(Sender, asyncio.Protocol):
     def resume_body(self, call: Call) -> None:
         """The handler is ready for the body."""
         if call.headers.pop(b"expect", b"").lower() == b"100-continue" and not call.received:
-            self._transport.write(_CONTINUE)
+            self.write_now(_CONTINUE)
         self._resume()
 
     def _pause(self) -> None:

@@ -1,11 +1,12 @@
 """Hands each record to the ledger's segment exactly once, and keeps it while the disk refuses.
 
-It never drops a record in silence: when the backlog is full, `is_full` makes the gateway refuse new work.
+The records of one turn of the event loop are written together at its end, before the answers that they belong
+to go out.  It never drops a record in silence: when the backlog is full, `is_full` makes the gateway refuse
+new work.
 """
 
-from collections import deque
-
 from forebay.core.events import Finished, encode_event
+from forebay.gateway.turn import Turn
 from forebay.ledger.segment import SegmentWriter
 
 
@@ -15,15 +16,20 @@ class Recorder:
     Args:
         writer: this worker's segment.
         backlog_max: records kept in memory while the segment cannot be written.
+        turn: at whose end the records are written.
     """
 
-    def __init__(self, writer: SegmentWriter, backlog_max: int) -> None:
+    def __init__(self, writer: SegmentWriter, backlog_max: int, turn: Turn) -> None:
         self._writer = writer
-        self._backlog: deque[bytes] = deque()
+        self._turn = turn
+        self._fresh: list[bytes] = []  # of this turn
+        self._backlog: list[bytes] = []  # refused by the disk
         self.backlog_max = backlog_max
+        turn.write_records = self.write
 
     @property
     def waiting(self) -> int:
+        """Records that are not written, although their turn is over."""
         return len(self._backlog)
 
     @property
@@ -32,28 +38,43 @@ class Recorder:
         return len(self._backlog) >= self.backlog_max
 
     def record(self, event: Finished) -> None:
-        payload = encode_event(event)
-        if self._backlog:
-            self._backlog.append(payload)
+        """Has a record written before the turn ends."""
+        fresh = self._fresh
+        fresh.append(encode_event(event))
+        if len(fresh) == 1:
+            self._turn.end_soon()
+
+    def write(self) -> None:
+        """Writes the records of this turn; those that the disk refuses wait for `retry`."""
+        fresh = self._fresh
+        if not fresh:
             return
+        self._fresh = []
+        if self._backlog:
+            self._backlog += fresh
+            return
+        written = 0
         try:
-            self._writer.append(payload)
+            while written < len(fresh):
+                written += self._writer.append_many(fresh, written)
         except OSError:
-            self._backlog.append(payload)
+            self._backlog += fresh[written:]
 
     def retry(self) -> None:
         """Writes what is waiting, oldest first, until the disk refuses again.  To be called all the time."""
         self._writer.leave_if_removed()
         backlog = self._backlog
-        while backlog:
-            try:
-                self._writer.append(backlog[0])
-            except OSError:
-                return
-            backlog.popleft()
+        written = 0
+        try:
+            while written < len(backlog):
+                written += self._writer.append_many(backlog, written)
+        except OSError:
+            pass
+        del backlog[:written]
 
     def close(self) -> int:
         """Writes what it can and closes the segment; returns how many records are lost for good."""
+        self.write()
         self.retry()
         self._writer.close()
         return len(self._backlog)

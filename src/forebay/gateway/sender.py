@@ -1,14 +1,17 @@
 """The way out of one caller's connection: what goes out of an answer, and who waits for it to be gone.
 
-It takes into account what a caller that is behind has not taken; when that ends it leaves to the connection.
+What ends an answer waits for the end of the turn, behind the answer's record.  It takes into account what a
+caller that is behind has not taken; when that ends it leaves to the connection.
 """
 
 import asyncio
 from typing import Any
 
 from forebay.gateway.memory import Memory
+from forebay.gateway.turn import Turn
 
-JOINED_MAX_BYTES = 16 * 1024  #: head and body up to this size go out as one piece; larger ones as they lie
+#: Last bytes of answers up to this size wait for the end of the turn; larger ones go out at once as they lie.
+WAITING_MAX_BYTES = 16 * 1024
 
 
 class Sender:
@@ -19,41 +22,71 @@ class Sender:
         held: the head of a stream, which goes out with its first piece.
     """
 
-    __slots__ = ("_transport", "_untaken", "drained", "held", "loop", "memory")
+    __slots__ = ("_transport", "_turn", "_untaken", "_waiting", "drained", "held", "loop", "memory")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, memory: Memory) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, memory: Memory, turn: Turn) -> None:
         self.loop = loop
         self.memory = memory
+        self._turn = turn
+        self._waiting = b""  # for the end of the turn
         self.drained: asyncio.Future[None] | None = None
         self.held = b""
         self._untaken = 0  # bytes that are in the account since the caller is behind
         self._transport: Any = None
 
     def write(self, head: bytes, body: bytes) -> None:
-        if len(body) < JOINED_MAX_BYTES:
-            self._transport.write(head + body)
+        """Sends a whole answer."""
+        if len(body) < WAITING_MAX_BYTES:
+            self._put_last(head + body)
         else:
+            self._turn.flush()
             self._transport.writelines((head, body))
 
     def write_chunk(self, data: bytes, chunked: bool) -> None:
+        """Sends a piece of a stream."""
         head, self.held = self.held, b""
-        if chunked:
-            self._transport.write(b"%b%x\r\n%b\r\n" % (head, len(data), data))
-        else:
-            self._transport.write(head + data)
+        self.write_now(b"%b%x\r\n%b\r\n" % (head, len(data), data) if chunked else head + data)
 
     def write_end(self, data: bytes, chunked: bool) -> None:
+        """Sends a stream's last piece and its end."""
         head, self.held = self.held, b""
         if not chunked:
-            self._transport.write(head + data)
-            return
-        last = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
-        self._transport.write(head + last)
+            self._put_last(head + data)
+        elif data:
+            self._put_last(b"%b%x\r\n%b\r\n0\r\n\r\n" % (head, len(data), data))
+        else:
+            self._put_last(head + b"0\r\n\r\n")
+
+    def write_now(self, data: bytes) -> None:
+        """Sends what ends no answer, in its order."""
+        if self._waiting:
+            self._turn.flush()
+        self._transport.write(data)
+
+    def _put_last(self, data: bytes) -> None:
+        """Sends what ends an answer, with the turn's end."""
+        waiting = self._waiting
+        if not waiting and len(data) <= WAITING_MAX_BYTES:
+            self._waiting = data
+            self._turn.add(self)
+        elif len(waiting) + len(data) <= WAITING_MAX_BYTES:
+            self._waiting += data
+        else:
+            self._turn.flush()
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """The turn has ended: sends what waited for that."""
+        waiting, self._waiting = self._waiting, b""
+        if waiting and self._transport is not None:
+            self._transport.write(waiting)
 
     @property
     def unsent_bytes(self) -> int:
         """What has been written and not yet taken by the caller's side."""
-        return 0 if self._transport is None else int(self._transport.get_write_buffer_size())
+        if self._transport is None:
+            return 0
+        return len(self._waiting) + int(self._transport.get_write_buffer_size())
 
     def pause_writing(self) -> None:
         """The transport holds more than it should."""
@@ -72,9 +105,13 @@ class Sender:
 
     def close(self) -> None:
         """Closes once everything written has gone out."""
+        if self._waiting:
+            self._turn.flush()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
     def abort(self) -> None:
+        """Closes at once; what has not gone out is lost."""
+        self._waiting = b""
         if self._transport is not None:
             self._transport.abort()

@@ -7,6 +7,7 @@ from functools import partial
 
 from forebay.gateway.caller import WANTED, CallerConnection, Handler
 from forebay.gateway.memory import Memory
+from forebay.gateway.turn import Turn
 
 SWEEP_S = 1.0
 LAST_REQUEST_S = 0.5  #: while we end: how long a connection waits for one more request after its last
@@ -22,12 +23,14 @@ class Server:
         handler: serves one call; must answer it and must not raise.
         connections_max: open connections at a time; more are told so and closed.
         memory: the worker's account of what it holds.
+        turn: ends each turn of the loop, with the records first.
     """
 
-    def __init__(self, handler: Handler, connections_max: int, memory: Memory) -> None:
+    def __init__(self, handler: Handler, connections_max: int, memory: Memory, turn: Turn) -> None:
         self.loop = asyncio.get_running_loop()
         self.handler = handler
         self.memory = memory
+        self.turn = turn
         self.closing = False
         self.time = self.loop.time()
         self.date = _build_date()

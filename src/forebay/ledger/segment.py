@@ -14,8 +14,9 @@ import os
 import re
 import struct
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
@@ -29,6 +30,9 @@ HEAD_BYTES = 8
 #: frame after damage fast, since only small numbers can be lengths.
 PAYLOAD_MAX_BYTES = 256 * 1024 - 1
 CHUNK_BYTES = 1 << 20
+#: Of several frames in one write.  On a disk that is nearly full a small batch may find the room that a large
+#: one does not.
+BATCH_MAX_BYTES = 64 * 1024
 
 _pack_head = struct.Struct("<II").pack
 _unpack_head = struct.Struct("<II").unpack_from
@@ -86,26 +90,42 @@ class SegmentWriter:
         _live_writers.add(self)
 
     def append(self, payload: bytes) -> None:
-        """Write one frame with one system call.
+        """Write one frame; raises as `append_many` does."""
+        self.append_many((payload,))
 
-        Raises OSError when the record was not written; then no part of it is left behind, and the same call
-        may be tried again.  Raises ValueError for an empty payload or one over PAYLOAD_MAX_BYTES.
+    def append_many(self, payloads: Sequence[bytes], start: int = 0) -> int:
+        """Write frames with one system call, from the payload at `start` on; returns how many.
+
+        At least one, and as many as fit into the file and BATCH_MAX_BYTES.
+
+        Raises OSError when they were not written; then no part of any is left behind, and the same call may
+        be tried again.  Raises ValueError for an empty payload or one over PAYLOAD_MAX_BYTES.
         """
-        size = len(payload)
-        if not 0 < size <= PAYLOAD_MAX_BYTES:
-            raise ValueError(f"a record of {size} bytes: 1 to {PAYLOAD_MAX_BYTES} are allowed")
-        frame = _pack_head(size, crc32(payload)) + payload
-        size += HEAD_BYTES
-        if size > self._room:
-            self._open_next(size)
+        parts: list[bytes] = []
+        size = 0
+        room = min(self._room, BATCH_MAX_BYTES)
+        for payload in islice(payloads, start, None):
+            length = len(payload)
+            if not 0 < length <= PAYLOAD_MAX_BYTES:
+                raise ValueError(f"a record of {length} bytes: 1 to {PAYLOAD_MAX_BYTES} are allowed")
+            if size + length + HEAD_BYTES > room:
+                if parts:
+                    break
+                if length + HEAD_BYTES > self._room:
+                    self._open_next(length + HEAD_BYTES)
+                room = min(self._room, max(BATCH_MAX_BYTES, length + HEAD_BYTES))
+            parts += (_pack_head(length, crc32(payload)), payload)
+            size += length + HEAD_BYTES
+        frames = b"".join(parts)
         try:
-            written = os.write(self._fd, frame)
+            written = os.write(self._fd, frames)
         except OSError as error:
             self._leave_unless_full(error)
             raise
         if written != size:
-            self._write_rest(frame, written)
+            self._write_rest(frames, written)
         self._room -= size
+        return len(parts) // 2
 
     def close(self) -> None:
         """Give the file up.  A later `append` starts a new one."""
@@ -122,7 +142,10 @@ class SegmentWriter:
             self._abandon()
 
     def _write_rest(self, frame: bytes, written: int) -> None:
-        """The kernel took a part of the frame.  Ask for the rest, which also brings the reason to light."""
+        """The kernel took a part of what it was given.
+
+        Asking for the rest also brings the reason to light.
+        """
         try:
             while written < len(frame):
                 more = os.write(self._fd, frame[written:])
