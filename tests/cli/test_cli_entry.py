@@ -45,8 +45,16 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.delenv(name, raising=False)
 
 
-def test_version() -> None:
-    assert forebay("version").output == f"forebay {__version__}\n"
+@pytest.mark.parametrize("words", [("version",), ("--version",), ("--version", "usage")], ids=" ".join)
+def test_version(words: tuple[str, ...]) -> None:
+    result = forebay(*words)
+    assert (result.exit_code, result.stdout) == (0, f"forebay {__version__}\n")
+
+
+def test_the_version_needs_no_good_configuration(tmp_path: Path) -> None:
+    (tmp_path / "forebay.yaml").write_text("a: [")
+    done = run_process("--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"forebay {__version__}\n".encode())
 
 
 @pytest.mark.parametrize("words", [(), *COMMANDS], ids=" ".join)

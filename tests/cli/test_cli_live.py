@@ -11,7 +11,7 @@ import pytest
 from command_line import command, environment, run_process
 
 from forebay.testing.openai import usage, well_behaved
-from forebay.testing.threaded import ThreadedUpstream
+from forebay.testing.threaded import ThreadedUpstream, find_closed_port
 
 START_S = 90.0
 SEEN_S = 20.0
@@ -32,14 +32,17 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / "forebay.yaml").write_text(
             "gateway: {port: 0, workers: 1, drain: {deadline_s: 5}}\n"
             "control: {port: 0}\n"
-            f"models: {{m: {{endpoints: [chat/completions], targets: [{{url: '{upstream.url}'}}]}}}}\n"
+            "models:\n"
+            f"  m: {{endpoints: [chat/completions], targets: [{{url: '{upstream.url}'}}]}}\n"
+            f"  s: {{endpoints: [chat/completions], targets: "
+            f"[{{url: '{upstream.url}', api_key: 'env:ONLY_THERE'}}]}}\n"
         )
         output = folder / "up.out"
         with output.open("wb") as stream:
             process = subprocess.Popen(
                 command("up"),
                 cwd=folder,
-                env=environment(),
+                env=environment({"ONLY_THERE": "sk-canary-0123456789"}),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
@@ -134,7 +137,69 @@ def test_a_file_with_a_mistake_leaves_the_commands_with_what_runs(live: Path, mi
         file.write_text(good)
 
 
+def examine(folder: Path, env: dict[str, str] | None = None) -> tuple[int, dict[str, dict[str, str]]]:
+    done = run_process("doctor", "--json", cwd=folder, env=env)
+    return done.returncode, {found["name"]: found for found in json.loads(done.stdout)["findings"]}
+
+
+def test_a_secret_that_only_the_running_gateway_has_is_a_warning(live: Path) -> None:
+    status, found = examine(live)
+    assert status == 0
+    assert found["configuration"]["verdict"] == "warn"
+    assert found["configuration"]["message"] == (
+        "models.s.targets[0].api_key: the environment variable ONLY_THERE is not set here; "
+        "the gateway that runs has it"
+    )
+    assert found["configuration"]["hint"] == "export it before the next `forebay up`"
+    assert examine(live, {"ONLY_THERE": "x"})[1]["configuration"]["verdict"] == "ok"
+
+
+def test_a_secret_that_the_gateway_lacks_too_fails(live: Path) -> None:
+    file = live / "forebay.yaml"
+    good = file.read_text()
+    file.write_text(good.replace("env:ONLY_THERE", "env:NOWHERE"))
+    try:
+        status, found = examine(live)
+        assert status == 1
+        assert found["configuration"]["verdict"] == "fail"
+        assert "NOWHERE is not set" in found["configuration"]["message"]
+        # The shell has it, and the gateway has refused the edit for want of it.
+        wait_until(lambda: "last edit" in examine(live, {"NOWHERE": "x"})[1], SEEN_S)
+        assert "NOWHERE is not set" in examine(live, {"NOWHERE": "x"})[1]["last edit"]["message"]
+    finally:
+        file.write_text(good)
+    wait_until(lambda: "last edit" not in examine(live)[1], SEEN_S)
+
+
+def test_an_edit_that_waits_for_a_restart_is_named(live: Path) -> None:
+    file = live / "forebay.yaml"
+    good = file.read_text()
+    assert "restart" not in examine(live)[1]
+    file.write_text(good.replace("gateway: {port: 0", f"gateway: {{port: {find_closed_port()}"))
+    try:
+        status, found = examine(live)
+        assert (status, found["restart"]["verdict"]) == (0, "warn")
+        assert found["restart"]["message"] == "edited, and in force after a restart only: gateway.port"
+        assert "forebay up" in found["restart"]["hint"]
+    finally:
+        file.write_text(good)
+
+
+def test_doctor_examines_what_runs_while_the_file_has_a_mistake(live: Path) -> None:
+    file = live / "forebay.yaml"
+    good = file.read_text()
+    file.write_text(f"{good}prot: 1\n")
+    try:
+        status, found = examine(live)
+    finally:
+        file.write_text(good)
+    assert (status, found["configuration"]["verdict"]) == (1, "fail")
+    assert "prot: unknown key" in found["configuration"]["message"]
+    assert "goes on with the last valid configuration" in found["configuration"]["message"]
+    assert found["health of gateway"]["verdict"] == "ok"
+
+
 def test_a_second_one_in_the_same_folder_is_refused(live: Path) -> None:
-    done = run_process("up", cwd=live)
+    done = run_process("up", cwd=live, env={"ONLY_THERE": "x"})
     assert done.returncode == 1
     assert b"already running" in done.stderr

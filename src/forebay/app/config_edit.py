@@ -35,6 +35,14 @@ class ConfigEdit(msgspec.Struct, frozen=True, kw_only=True):
         return f"edit applied; after a restart only: {waiting}" if waiting else "edit applied"
 
 
+def load_edit(run_path: Path) -> ConfigEdit | None:
+    """None where nothing was edited since the start."""
+    try:
+        return msgspec.json.decode((run_path / EDIT).read_bytes(), type=ConfigEdit)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
 def save_edit(run_path: Path, edit: ConfigEdit) -> None:
     """Raises OSError."""
     write_atomically(run_path / EDIT, msgspec.json.encode(edit), durable=False)
@@ -48,6 +56,7 @@ class EditNews:
     """
 
     def __init__(self, run_path: Path) -> None:
+        self._run_path = run_path
         self._path = run_path / EDIT
         self._path.unlink(missing_ok=True)
         self._seen: Stamp | None = None
@@ -56,10 +65,10 @@ class EditNews:
         """The newest edit, if there is one since the last look."""
         try:
             status = self._path.stat()
-            stamp = (status.st_ino, status.st_mtime_ns)
-            if stamp == self._seen:
-                return None
-            self._seen = stamp
-            return msgspec.json.decode(self._path.read_bytes(), type=ConfigEdit)
-        except (OSError, msgspec.DecodeError):
+        except OSError:
             return None
+        stamp = (status.st_ino, status.st_mtime_ns)
+        if stamp == self._seen:
+            return None
+        self._seen = stamp
+        return load_edit(self._run_path)

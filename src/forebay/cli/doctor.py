@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from forebay.app.config import check_config
+from forebay.cli.doctor_config import check_configuration, check_edits
 from forebay.cli.doctor_engines import check_engines
 from forebay.cli.doctor_machine import (
     check_data_folder,
@@ -36,29 +36,16 @@ def doctor(file: Path | None, *, as_json: bool) -> Outcome:
 def examine(file: Path | None) -> list[Finding]:
     """All findings.  Where the configuration can't be used, what depends on it is left out."""
     findings = [check_python(), *check_packages()]
-    config, problems = check_config(file)
+    config, finding = check_configuration(file)
+    findings.append(finding)
     if config is None:
-        first = problems[0]
-        message = f"{first.render()}" + (f", and {len(problems) - 1} more" if len(problems) > 1 else "")
-        finding = Finding(
-            name="configuration", verdict=Verdict.FAIL, message=message, hint="see `forebay config check`"
-        )
-        return [*findings, finding]
-    missing = [problem for problem in problems if problem.secret]
-    verdict = Verdict.FAIL if missing else Verdict.WARN if problems else Verdict.OK
-    said = (missing or problems)[:1]
-    findings.append(
-        Finding(
-            name="configuration",
-            verdict=verdict,
-            message=said[0].render() if said else str(config.file or "no file, the defaults apply"),
-            hint="see `forebay config check`" if said else "",
-        )
-    )
+        return findings
     findings += [*check_data_folder(config), check_disk(config), check_limits(config)]
     findings += check_engines(config)
     findings += check_ports(config)
     findings += check_running(config)
+    if finding.verdict is not Verdict.FAIL:
+        findings += check_edits(config)
     return findings
 
 

@@ -39,8 +39,22 @@ def _file(context: typer.Context, own: Path | None) -> Path | None:
     return own or (root if isinstance(root, Path) else None)
 
 
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from forebay.version import __version__
+
+        typer.echo(f"forebay {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def main(config: ConfigFile = None) -> None:
+def main(
+    config: ConfigFile = None,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
     """AI inference at scale over your own machines and the clouds, behind one gateway."""
 
 
