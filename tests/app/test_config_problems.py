@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from forebay.app.config import ConfigInvalid, ConfigProblem, Severity, check_config, load_config
-from forebay.app.config_source import FILE_MAX_BYTES
+from forebay.app.config_source import FILE_MAX_BYTES, parse_source
 
 
 def problems_of(
@@ -156,14 +158,29 @@ MISTAKES = [
     ("- a\n", 1, "", "must be a mapping", ""),
     ("just text\n", 1, "", "must be a mapping", ""),
     ("a: 1\n---\nb: 2\n", 2, "", "more than one document", ""),
-    ("a: [1\n", 2, "", "not closed", ""),
+    ("a: [1\n\n", 1, "", "a bracket `[` that is opened here is never closed", "write `]`"),
+    ("a: 1\nb:\n  - {c: [1, 2],\n", 3, "", "a bracket `{` that is opened here is never closed", "write `}`"),
+    ("a: [1, [2, 3]\n---\nb: 1\n", 1, "", "`[` that is opened here is never closed", "write `]`"),
+    (
+        "a: [1, 2\n\nb: 3\nc: 4\n",
+        1,
+        "",
+        "not closed, or a comma is missing, before line 3",
+        "`]`",
+    ),
+    ("a: {\n  b: 1,\n  c: 2\n  d: 3\n}\n", 1, "", "or a comma is missing, before line 4", "or the comma"),
+    ("a: 1\nb: [1, {c: 2]\n", 2, "", "not closed, or lacks a comma", ""),
+    ("a: 1\nno-colon\n\n", 2, "", "a key without `:`", "key: value"),
     ("a: b: c\n", 1, "", "a `:` where none can stand", ""),
     ("gateway:\n\tport: 1\n", 2, "", "a tab where YAML takes only spaces", "spaces"),
     ("a: @b\n", 1, "", "can't start with this character", "quotes"),
     ("a: *b\n", 1, "", "without an anchor", ""),
     ("a: 1\nb: \x07\n", 2, "", "does not allow", ""),
     ('a: "\\q"\n', 1, "", "not YAML", ""),
-    ("a: 'x\n", 2, "", "never closed", ""),
+    ("a: 'x\n", 1, "", "a quote that is opened here is never closed", "close it"),
+    ("a: 'x\n---\nb: 1\n", 1, "", "a quote that is opened here is never closed", "close it"),
+    ('a: "x\n\n  \\q"\n', 3, "", "not YAML", ""),
+    ('a: 1\nb: "x\nc: 3\n\n', 2, "", "a quote that is opened here is never closed", "close it"),
 ]
 
 
@@ -180,6 +197,18 @@ def test_a_mistake_names_its_line_its_key_and_a_way_out(
     assert matching, [p.render() for p in found]
     assert matching[0].line == line
     assert matching[0].render().startswith(f"{tmp_path / 'forebay.yaml'}:{line}: ")
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["a", ": ", *"[]{}'\"#&*|\n\t\\", ", ", "  ", "- ", "? ", "---\n"])))
+def test_no_mistake_is_shown_below_the_last_line(parts: list[str]) -> None:
+    text = "".join(parts)
+    try:
+        parse_source(text.encode(), Path("x.yaml"))
+    except ConfigInvalid as error:
+        (problem,) = error.problems
+        assert problem.line is not None
+        assert 1 <= problem.line <= len(text.rstrip().split("\n"))
 
 
 def test_all_mistakes_come_at_once_in_the_order_of_lines(tmp_path: Path) -> None:

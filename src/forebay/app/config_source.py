@@ -32,7 +32,6 @@ _PLAIN_WORDS: Final = (
         "check the indent, or put the value in quotes",
     ),
     (r"could not find expected ':'", "a key without `:`", "write `key: value`"),
-    (r"found character '\\t'|\\\\t", "a tab in the indent", "indent with spaces"),
     (
         r"undefined alias",
         "an alias (`*name`) without an anchor (`&name`)",
@@ -108,10 +107,7 @@ def parse_source(data: bytes, file: Path | None) -> Source:
     except yaml.reader.ReaderError as error:
         raise _invalid(file, places.line(error.position), *_say(error.reason)) from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise _invalid(
-            file, places.line(mark.index) if mark else None, *_say(f"{error.context} {error.problem}")
-        ) from None
+        raise _invalid(file, *_explain_mark(error, text, places)) from None
     except RecursionError:
         raise _invalid(file, None, "is nested too deeply", f"at most {DEPTH_MAX} levels") from None
     except (yaml.YAMLError, ValueError, OverflowError, AttributeError, IndexError, KeyError, TypeError):
@@ -242,6 +238,45 @@ class _Reader:
         self.problems.append(
             ConfigProblem(file=self._file, line=line, key=format_key(path), message=message, hint=hint)
         )
+
+
+def _explain_mark(error: yaml.MarkedYAMLError, text: str, places: _Places) -> tuple[int | None, str, str]:
+    """Line, message and hint.  What is never closed is shown where it is opened, not where the file ends."""
+    context, problem = str(error.context), str(error.problem)
+    mark = error.problem_mark or error.context_mark
+    if "expected ':'" in problem:
+        mark = error.context_mark  # the key, which may stand lines above
+    if mark is None:
+        return None, *_say(f"{context} {problem}")
+    line, opened = places.line(min(mark.index, len(text.rstrip()))), _find_opening(error, text)
+    if opened is None:
+        return line, *_say(f"{context} {problem}")
+    first = places.line(opened)
+    if re.search(r"unexpected (end of stream|document)", problem):
+        return first, "not YAML: a quote that is opened here is never closed", "close it"
+    closing = "]" if text[opened] == "[" else "}"
+    what = f"not YAML: a bracket `{text[opened]}` that is opened here is"
+    if re.search(r"<(stream|document) \w+>", problem):
+        return first, f"{what} never closed", f"write `{closing}` where it ends"
+    if first == line:
+        return line, *_say(f"{context} {problem}")
+    hint = f"write `{closing}` where it ends, or the comma"
+    return first, f"{what} not closed, or a comma is missing, before line {line}", hint
+
+
+def _find_opening(error: yaml.MarkedYAMLError, text: str) -> int | None:
+    """Where the bracket or quote is opened within which the reading has ended."""
+    if error.context_mark is not None and re.search(r"flow (sequence|mapping)|a quoted", str(error.context)):
+        return int(error.context_mark.index)
+    if "<stream end>" not in str(error.problem):
+        return None
+    opened: list[int] = []
+    for token in yaml.scan(text, Loader=yaml.SafeLoader):
+        if isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken):
+            opened.append(token.start_mark.index)
+        elif isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken) and opened:
+            opened.pop()
+    return opened[-1] if opened else None
 
 
 def _say(reason: str) -> tuple[str, str]:
