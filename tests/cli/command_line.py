@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -53,6 +53,7 @@ class Terminal:
     process: subprocess.Popen[bytes]
     descriptor: int
     written: str = ""
+    reader: threading.Thread = field(default_factory=threading.Thread)
 
     @classmethod
     def start(cls, *args: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> Self:
@@ -63,7 +64,8 @@ class Terminal:
         )  # fmt: skip
         os.close(theirs)
         terminal = cls(process, ours)
-        threading.Thread(target=terminal._read, daemon=True).start()
+        terminal.reader = threading.Thread(target=terminal._read, daemon=True)
+        terminal.reader.start()
         return terminal
 
     def _read(self) -> None:
@@ -84,6 +86,10 @@ class Terminal:
 
     def wait(self) -> int:
         return self.process.wait(LIMIT_S)
+
+    def drain(self) -> None:
+        """Until all that the program has written is here; it has ended."""
+        self.reader.join(LIMIT_S)
 
     def close(self) -> None:
         if self.process.poll() is None:

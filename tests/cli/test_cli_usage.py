@@ -107,6 +107,22 @@ def test_a_table_for_people(tmp_path: Path) -> None:
     assert lines[4] == ["Total", "3", "1", "1,015", "5", "2,020", "250", "ms", "3000", "ms"]
 
 
+@pytest.mark.parametrize(("columns", "is_shown"), [("60", False), ("160", True)])
+def test_a_narrow_terminal_loses_figures_and_no_part_of_a_word(
+    tmp_path: Path, columns: str, is_shown: bool
+) -> None:
+    model = "llama-3.3-70b-instruct"
+    record(tmp_path, *(event(n, model=model, tokens=Tokens(input=10**9 * n, output=1)) for n in range(3)))
+    with in_terminal("usage", cwd=tmp_path, env={"COLUMNS": columns}) as terminal:
+        assert terminal.wait() == 0
+        terminal.drain()
+    shown = terminal.written
+    assert shown.count(model) == 1
+    assert "3,000,000,000" in shown
+    assert ("TTFT" in shown.splitlines()[0]) == is_shown
+    assert ("left out for want of room: " in shown) == (not is_shown)
+
+
 def test_hours_come_in_order_and_keys_by_name(tmp_path: Path) -> None:
     key = json.loads(forebay("keys", "create", "my laptop", "--json").stdout)["id"]
     record(tmp_path, *(event(n, key=key, at_ns=NOW_NS - n * HOUR_NS) for n in range(3)))

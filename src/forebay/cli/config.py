@@ -12,7 +12,7 @@ from forebay.app.config import (
     load_config,
 )
 from forebay.app.config_settings import compute_schema_text
-from forebay.cli.tables import Cell, Column, Table, print_table
+from forebay.cli.tables import WIDE_COLUMNS, Cell, Column, Table, print_table, terminal_columns
 from forebay.cli.terminal import Outcome, is_plain, paint, print_line
 
 
@@ -47,25 +47,33 @@ def _print_problems(problems: tuple[ConfigProblem, ...]) -> None:
             warning = "warning: " if problem.severity is Severity.WARNING else ""
             print_line(f"{warning}{problem.render()}")
         return
-    print_table(
-        Table(
-            columns=[
-                Column(title="Line", align="right"),
-                *map(_titled, ("Key", "What is wrong", "How to mend it")),
-            ],
-            rows=[_row(problem) for problem in problems],
-        )
-    )
-
-
-def _titled(title: str) -> Column:
-    return Column(title=title)
+    line = Column(title="Line", align="right", kind="whole")
+    key = Column(title="Key", kind="whole")
+    wrong, mend = (Column(title=title, kind="prose") for title in ("What is wrong", "How to mend it"))
+    columns = terminal_columns()
+    if columns < WIDE_COLUMNS or any(len(problem.key) > columns // 3 for problem in problems):
+        print_table(Table(columns=[line, wrong], rows=[_short_row(problem) for problem in problems]))
+    else:
+        print_table(Table(columns=[line, key, wrong, mend], rows=[_row(problem) for problem in problems]))
 
 
 def _row(problem: ConfigProblem) -> tuple[str | Cell, ...]:
-    style = "red" if problem.severity is Severity.ERROR else "yellow"
-    line = "" if problem.line is None else str(problem.line)
-    return line, Cell(text=problem.key, style="cyan"), Cell(text=problem.message, style=style), problem.hint
+    message = Cell(text=problem.message, style=_style(problem))
+    return _line(problem), Cell(text=problem.key, style="cyan"), message, problem.hint
+
+
+def _short_row(problem: ConfigProblem) -> tuple[str | Cell, ...]:
+    """All of it below each other, for lack of room beside each other."""
+    key = f"{problem.key}: " if problem.key else ""
+    return _line(problem), Cell(text=f"{key}{problem.message}", style=_style(problem), note=problem.hint)
+
+
+def _line(problem: ConfigProblem) -> str:
+    return "" if problem.line is None else str(problem.line)
+
+
+def _style(problem: ConfigProblem) -> str:
+    return "red" if problem.severity is Severity.ERROR else "yellow"
 
 
 def _count(number: int, noun: str) -> str:

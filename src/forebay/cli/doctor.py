@@ -15,7 +15,7 @@ from forebay.cli.doctor_machine import (
 )
 from forebay.cli.doctor_running import check_ports, check_running
 from forebay.cli.finding import Finding, Verdict
-from forebay.cli.tables import Cell, Column, Table, print_table
+from forebay.cli.tables import WIDE_COLUMNS, Cell, Column, Table, print_table, terminal_columns
 from forebay.cli.terminal import Outcome, is_plain, paint, print_line
 
 _STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
@@ -55,12 +55,25 @@ def _print_findings(findings: list[Finding]) -> None:
             hint = f" ({each.hint})" if each.hint else ""
             print_line(f"{each.verdict:<4}  {each.name}: {each.message}{hint}")
         return
-    titles = ("", "What", "Found", "How to mend it")
-    rows = [
-        (Cell(text=each.verdict, style=_STYLES[each.verdict]), each.name, each.message, each.hint)
-        for each in findings
-    ]
-    print_table(Table(columns=[Column(title=title) for title in titles], rows=rows))
+    columns = [Column(title="", kind="whole"), Column(title="What"), Column(title="Found", kind="prose")]
+    if terminal_columns() < WIDE_COLUMNS:
+        print_table(Table(columns=columns, rows=[_short_row(each) for each in findings]))
+    else:
+        mend = Column(title="How to mend it", kind="prose")
+        print_table(Table(columns=[*columns, mend], rows=[_row(each) for each in findings]))
+
+
+def _row(finding: Finding) -> list[str | Cell]:
+    return [_mark(finding), finding.name, finding.message, finding.hint]
+
+
+def _short_row(finding: Finding) -> list[str | Cell]:
+    """Found and how to mend it below each other, for lack of room beside each other."""
+    return [_mark(finding), finding.name, Cell(text=finding.message, note=finding.hint)]
+
+
+def _mark(finding: Finding) -> Cell:
+    return Cell(text=finding.verdict, style=_STYLES[finding.verdict])
 
 
 def _print_verdict(findings: list[Finding]) -> None:

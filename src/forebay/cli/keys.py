@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from forebay.app.clock import SystemClock
 from forebay.cli.tables import Cell, Column, Table, print_table
-from forebay.cli.terminal import Outcome, print_line, print_note
+from forebay.cli.terminal import Outcome, is_plain, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
 from forebay.gateway.repo import KeyRecord, KeyRepo
 from forebay.store.database import Database
@@ -37,10 +38,7 @@ def list_keys(file: Path | None, *, as_json: bool) -> Outcome:
     if as_json:
         _print_json([_describe(record) for record in records])
         return Outcome.OK
-    titles = ("Id", "Name", "Key", "Project", "Team", "Models", "Made", "Revoked")
-    print_table(
-        Table(columns=[Column(title=title) for title in titles], rows=[_row(each) for each in records])
-    )
+    print_table(Table(columns=_COLUMNS, rows=[_row(each) for each in records]))
     return Outcome.OK
 
 
@@ -49,6 +47,18 @@ def revoke(file: Path | None, key_id: str) -> Outcome:
         record = repo.revoke(key_id)
     print_line(f"{record.entry.id} ({record.entry.name}) opens nothing any more")
     return Outcome.OK
+
+
+_COLUMNS: Final = (
+    Column(title="Id", kind="whole"),
+    Column(title="Name"),
+    Column(title="Key", kind="whole", rank=4),
+    Column(title="Project", rank=3),
+    Column(title="Team", rank=5),
+    Column(title="Models", rank=2),
+    Column(title="Made", kind="whole", rank=6),
+    Column(title="Revoked", kind="whole", rank=1),
+)
 
 
 @contextmanager
@@ -64,7 +74,8 @@ def _open_repo(file: Path | None) -> Iterator[KeyRepo]:
 
 def _row(record: KeyRecord) -> tuple[str | Cell, ...]:
     entry = record.entry
-    revoked = Cell(text=_day(record.revoked_ns), style="red")
+    days = [_moment(each) for each in (record.created_ns, record.revoked_ns)]
+    made, revoked = days if is_plain() else [day[: len("2026-01-31")] for day in days]
     return (
         entry.id,
         entry.name,
@@ -72,8 +83,8 @@ def _row(record: KeyRecord) -> tuple[str | Cell, ...]:
         entry.project,
         entry.team,
         " ".join(entry.models),
-        _day(record.created_ns),
-        revoked,
+        made,
+        Cell(text=revoked, style="red"),
     )
 
 
@@ -86,12 +97,12 @@ def _describe(record: KeyRecord) -> dict[str, object]:
         "project": entry.project,
         "team": entry.team,
         "models": entry.models,
-        "created_at": _day(record.created_ns),
-        "revoked_at": _day(record.revoked_ns) or None,
+        "created_at": _moment(record.created_ns),
+        "revoked_at": _moment(record.revoked_ns) or None,
     }
 
 
-def _day(time_ns: int | None) -> str:
+def _moment(time_ns: int | None) -> str:
     if time_ns is None:
         return ""
     return datetime.fromtimestamp(time_ns / 1e9, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -6,7 +6,6 @@ makes a data folder where there is none.
 
 import csv
 import re
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,7 @@ import msgspec
 
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
-from forebay.cli.tables import Cell, Column, Table, print_table
+from forebay.cli.tables import Cell, Column, Table, print_table, terminal_columns
 from forebay.cli.terminal import Failure, Outcome, is_plain, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
 from forebay.cli.usage_hours import MARKS_MAX, Hours, can_show_hours, compute_sparkline, fold_hours
@@ -141,7 +140,7 @@ def _load_hours(database: Database, query: UsageQuery, now_ns: int) -> Hours | N
         lambda row: _tokens(row.totals),
         first_s=None if first_ns is None else first_ns // 10**9,
         now_s=now_ns // 10**9,
-        marks_max=MARKS_MAX if is_plain() or _terminal_columns() >= _HOURS_COLUMNS else _BAR_CELLS,
+        marks_max=MARKS_MAX if is_plain() or terminal_columns() >= _HOURS_COLUMNS else _BAR_CELLS,
     )
 
 
@@ -175,27 +174,32 @@ def _print_table(answer: _Answer, since: str) -> None:
 def _make_table(answer: _Answer) -> Table:
     groups = [by for by in UsageBy if by in answer.by]
     groups.sort(key=lambda by: by not in (UsageBy.HOUR, UsageBy.DAY))
-    is_narrow = not is_plain() and _terminal_columns() < _WIDE_COLUMNS
-    titles = [title for title in _FIGURES if not (is_narrow and title in _LEFT_OUT)]
-    columns = [Column(title=by.value.capitalize()) for by in groups]
-    columns += [Column(title=title, align="right", is_whole=True) for title in titles]
-    columns.append(Column(title="Tokens", is_whole=True))
+    columns = [_group_column(by) for by in groups]
+    columns += [
+        Column(title=title, align="right", kind="whole", rank=_RANKS.get(title, 0)) for title in _FIGURES
+    ]
+    columns.append(Column(title="Tokens", kind="whole", rank=_RANKS["Tokens"]))
     if answer.hours is not None:
-        columns.append(Column(title=answer.hours.title, is_whole=True))
+        columns.append(Column(title=answer.hours.title, kind="whole", rank=_RANKS["Hours"]))
     peak = max(_tokens(row.totals) for row in answer.rows)
     whole = _tokens(answer.total)
     rows: list[list[str | Cell]] = []
     for row in answer.rows:
         names = [_GROUP_TEXTS[by](row, answer.key_names) for by in groups]
         share = _percent(_tokens(row.totals), whole)
-        if not (is_plain() or is_narrow or answer.hours is not None):
+        if not (is_plain() or terminal_columns() < _WIDE_COLUMNS or answer.hours is not None):
             share = f"{compute_bar(_tokens(row.totals), peak):<{_BAR_CELLS}} {share}"
         shares = [Cell(text=share, style="cyan")]
         if answer.hours is not None:
             shares.append(Cell(text=answer.hours.draw(row), style="cyan"))
-        rows.append([*names, *(_FIGURES[title](row.totals) for title in titles), *shares])
-    footer = ["Total", *[""] * (len(groups) - 1), *(_FIGURES[title](answer.total) for title in titles)]
+        rows.append([*names, *(figure(row.totals) for figure in _FIGURES.values()), *shares])
+    footer = ["Total", *[""] * (len(groups) - 1), *(figure(answer.total) for figure in _FIGURES.values())]
     return Table(columns=columns, rows=rows, footer=footer if groups else ())
+
+
+def _group_column(by: UsageBy) -> Column:
+    is_short = by in (UsageBy.HOUR, UsageBy.DAY, UsageBy.STATUS)
+    return Column(title=by.value.capitalize(), kind="whole" if is_short else "name")
 
 
 _GROUP_TEXTS: Final[dict[UsageBy, Callable[[UsageRow, Mapping[str, str]], str]]] = {
@@ -217,7 +221,8 @@ _FIGURES: Final[dict[str, Callable[[UsageTotals], str]]] = {
     "TTFT": lambda totals: _mean(totals.first_token_ns_sum, totals.first_token_count),
     "Time": lambda totals: _mean(totals.duration_ns_sum, totals.duration_count),
 }
-_LEFT_OUT: Final = ("Cached", "TTFT")  #: in a narrow terminal, so that names stay readable
+#: What a narrow terminal loses first, so that names stay readable.
+_RANKS: Final = {"Cached": 7, "TTFT": 6, "Hours": 5, "Time": 4, "Tokens": 3, "Failed": 2, "Requests": 1}
 
 
 def _tokens_in(totals: UsageTotals) -> int | None:
@@ -255,10 +260,6 @@ def compute_bar(value: int, peak: int) -> str:
     """A bar as long as the value's part of the peak, to an eighth of a character."""
     eighths = round(_BAR_CELLS * 8 * value / peak) if peak else 0
     return (_EIGHTHS[8] * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
-
-
-def _terminal_columns() -> int:
-    return shutil.get_terminal_size().columns
 
 
 def _by_hour(rows: Sequence[UsageRow]) -> list[int]:
