@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from forebay.gateway.call import Call
 from forebay.gateway.caller import AHEAD_MAX_BYTES, HEAD_MAX_BYTES, CallerConnection
 from forebay.gateway.memory import Memory
 from forebay.gateway.server import NAME_MAX_BYTES, TURNED_AWAY_MAX, Server
-from forebay.gateway.turn import Turn
+from forebay.net.turn import Turn
 from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_route
 from forebay.testing.steps import Gate, Wait
 
@@ -78,7 +79,8 @@ class Side:
         self.bodies: list[bytes] = []
         self._at_once = at_once
         self.memory = Memory(1 << 30)
-        self.server = Server(self._handle, 100, self.memory, Turn(asyncio.get_running_loop()))
+        turn = Turn(asyncio.get_running_loop(), time.monotonic_ns)
+        self.server = Server(self._handle, 100, self.memory, turn)
         self.connection = CallerConnection(self.server)
         self.wire = Wire()
         self.connection.connection_made(self.wire)

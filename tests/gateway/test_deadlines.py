@@ -6,6 +6,7 @@ The service and its server run here on a real socket; only their clocks are ours
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,9 +24,9 @@ from forebay.gateway.policy.progress import BODY_MAX_NS, WINDOW_MIN_BYTES, WINDO
 from forebay.gateway.records import Recorder
 from forebay.gateway.server import Server
 from forebay.gateway.service import Service
-from forebay.gateway.turn import Turn
 from forebay.ledger.segment import SegmentWriter, list_segments, read_frames
 from forebay.net.client import Client
+from forebay.net.turn import Turn
 from forebay.providers import openai
 from forebay.testing.answers import json_answer
 from forebay.testing.clock import VirtualClock
@@ -74,10 +75,11 @@ class World:
         self.clock = VirtualClock()
         self.upstream = upstream
         snapshot = Snapshot(table=RouteTable(routes=(make_route("m", upstream.url),)), keys=(make_key(),))
-        self.client = Client(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        turn = Turn(loop, time.monotonic_ns)
+        self.client = Client(loop, turn)
         self.cells = Cells(folder / "metrics", "w0", compute_layout(snapshot.table))
         state = build_state(snapshot, client=self.client, cells=self.cells, read_secret=str)
-        turn = Turn(asyncio.get_running_loop())
         self.recorder = Recorder(SegmentWriter(folder, "w0", 1 << 20, clock=self.clock), 100, turn)
         self.dialect = BrittleDialect()
         self.service = Service(

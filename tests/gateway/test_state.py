@@ -13,13 +13,14 @@ from forebay.core.routes import RouteTable, Snapshot
 from forebay.gateway.metrics import Cells, compute_layout
 from forebay.gateway.model import State, build_state
 from forebay.net.client import Client
+from forebay.net.turn import Turn
 from forebay.testing.gateway import make_route
 
 
 @pytest.fixture
 def client() -> Iterator[Client]:
     loop = asyncio.new_event_loop()
-    client = Client(loop)
+    client = Client(loop, Turn(loop, time.monotonic_ns))
     yield client
     client.close()
     loop.close()

@@ -1,6 +1,7 @@
 """Whatever callers and targets do, in whatever order: each answer reaches its own request, nothing leaks."""
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from upstream_rig import FACTORIES, Peer, Wire, read_some, start, stop_sweeping,
 from forebay.core.errors import ConnectionsExhausted, TargetError
 from forebay.net.client import IDLE_MAX_S, Client, parse_address
 from forebay.net.connection import Connection
+from forebay.net.turn import Turn
 
 CONNECTIONS_MAX = 3
 Result = TypeVar("Result")
@@ -48,7 +50,8 @@ class ClientMachine(RuleBasedStateMachine):
         stop_sweeping(self.client)
 
     async def make_client(self) -> Client:
-        return Client(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        return Client(loop, Turn(loop, time.monotonic_ns))
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         return self.loop.run_until_complete(asyncio.wait_for(coroutine, 5))

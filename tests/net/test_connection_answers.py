@@ -58,7 +58,10 @@ def samples(draw: st.DrawFn) -> Sample:
         tail += b"0\r\n" + b"".join(b"%b: %b\r\n" % pair for pair in trailers) + b"\r\n"
     head = b"HTTP/%b %d Some reason\r\n" % (version, status)
     head += b"".join(b"%b: %b\r\n" % pair for pair in headers) + b"\r\n"
-    return Sample(out + head + tail, status, headers, body, closes, reusable and not closes)
+    first: dict[bytes, bytes] = {}
+    for name, value in headers:
+        first.setdefault(name, value)
+    return Sample(out + head + tail, status, list(first.items()), body, closes, reusable and not closes)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

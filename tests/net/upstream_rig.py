@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ import uvloop
 
 from forebay.net.client import Client, Origin, parse_address
 from forebay.net.connection import Connection
+from forebay.net.turn import Turn
 from forebay.testing.upstream import ScriptedUpstream
 
 Headers = list[tuple[bytes, bytes]]
@@ -188,7 +190,8 @@ def stop_sweeping(client: Client) -> None:
 def origin_at(
     url: str, connections_max: int = 100, tls_ca: str | None = None
 ) -> Iterator[tuple[Client, Origin]]:
-    client = Client(asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    client = Client(loop, Turn(loop, time.monotonic_ns))
     try:
         yield client, client.origin(parse_address(url, tls_ca)[0], connections_max)
     finally:
@@ -211,9 +214,10 @@ def start(
     idle_s: float = 30.0,
     total_s: float = 30.0,
 ) -> None:
-    """Send one request under deadlines."""
+    """Send one request under deadlines, now and not at the end of the turn."""
     watch(origin, connection, first_s=first_s, idle_s=idle_s, total_s=total_s)
     connection.send(build_head(len(body), name), body, limit)
+    origin.turn.flush()
 
 
 def watch(
@@ -279,7 +283,7 @@ async def exchange(pieces: Sequence[bytes], *, closes: bool = False, whole: bool
             wire.close()
         try:
             body = await reading
-            status, headers = connection.status, list(connection.headers)
+            status, headers = connection.status, list(connection.headers.items())
         finally:
             connection.release()
         await turn()

@@ -10,9 +10,11 @@ from typing import ClassVar, Final
 import msgspec
 
 from forebay.app.chat_answer import AnswerBroken, ChatAnswer, Text, read_refusal
+from forebay.app.clock import SystemClock
 from forebay.core.errors import ForebayError, TargetError
 from forebay.net.client import Client, parse_address
 from forebay.net.connection import Connection
+from forebay.net.turn import Turn
 
 ANSWER_MAX_BYTES: Final = 4 * 1024 * 1024
 ANSWER_TOKENS_MAX: Final = 200
@@ -39,7 +41,7 @@ async def stream_answer(url: str, key: str, model: str, question: str) -> AsyncG
         Unanswered: the gateway refused, or the answer broke off.
     """
     loop = asyncio.get_running_loop()
-    client = Client(loop)
+    client = Client(loop, Turn(loop, SystemClock().monotonic_ns))
     address, _ = parse_address(url)
     try:
         origin = client.origin(address, 1)

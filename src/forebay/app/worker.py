@@ -32,9 +32,9 @@ from forebay.gateway.model import State, build_state, list_problems
 from forebay.gateway.records import Recorder
 from forebay.gateway.server import Server
 from forebay.gateway.service import SWEEP_S, Service
-from forebay.gateway.turn import Turn
 from forebay.ledger.segment import SegmentWriter
 from forebay.net.client import Client
+from forebay.net.turn import Turn
 from forebay.providers import openai
 
 logger = logging.getLogger("forebay.worker")
@@ -59,14 +59,15 @@ class Worker:
         self._retry_at = 0.0
         self._token = secrets.token_hex(5)  # in names that must be unique; process ids come again
         self._clock = SystemClock()
-        self._client = Client(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        turn = Turn(loop, self._clock.monotonic_ns)
+        self._client = Client(loop, turn)
         fold_dead_files(self._metrics)
         snapshot = self._file.read()
         limits = snapshot.limits
         writer = SegmentWriter(
             run_dir.parent / "ledger", f"w{index}", limits.segment_max_bytes, clock=self._clock
         )
-        turn = Turn(asyncio.get_running_loop())
         self._recorder = Recorder(writer, limits.record_backlog_max, turn)
         self._service = Service(
             self._build(snapshot, None),

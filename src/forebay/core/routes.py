@@ -19,6 +19,9 @@ class Endpoint(StrEnum):
     COMPLETIONS = "completions"
     EMBEDDINGS = "embeddings"
 
+    # An enum's own is Python code, and each request looks several things up by its endpoint.
+    __hash__ = str.__hash__
+
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds, for one attempt.  `first_token_s` ends it only while another target is left to try."""

@@ -17,7 +17,7 @@ import msgspec
 from forebay.gateway.call import Call
 from forebay.gateway.memory import Memory
 from forebay.gateway.sender import Sender
-from forebay.gateway.turn import Turn
+from forebay.net.turn import Turn
 
 HEAD_MAX_BYTES = 64 * 1024  #: request line and headers
 HEAD_MAX_S = 30.0  #: for a head to arrive, from its first byte

@@ -21,6 +21,8 @@ from forebay.gateway.relay import Answer, Relay
 
 logger = logging.getLogger("forebay.gateway")
 
+_NO_TOKENS = Tokens()
+
 
 class Ending:
     """See the module.
@@ -107,38 +109,44 @@ class Ending:
         if exchange.recorded:
             return
         exchange.recorded = True
-        key, target, route = exchange.key, exchange.target, exchange.route
+        key, target = exchange.key, exchange.target
         if code == RecordsUnwritable.code:
             exchange.state.cells.count_refusal(code)  # a record of it would have to wait as well
             return
         if key is None:
             return  # refused before we knew whose it was: counted, but nobody's to record
         duration = self._monotonic_ns() - exchange.started_ns
+        name = pool = tier = ""
+        if target is not None:
+            name, pool, tier = target.id, target.pool, target.tier
+        # By position, in the order of the fields.
         record = Finished(
-            request_id=exchange.id,
-            at_ns=exchange.at_ns,
-            key=key.id,
-            project=key.project,
-            team=key.team,
-            endpoint=exchange.endpoint.value,
-            model=exchange.model,
-            target=target.id if target else "",
-            pool=target.pool if target else "",
-            tier=target.tier if target else "",
-            route_hash=exchange.state.table_hash if route else "",
-            stream=exchange.stream,
-            status=status,
-            outcome=outcome,
-            error=code,
-            attempts=exchange.attempts,
-            tokens=exchange.tokens or Tokens(),
-            usage_source=exchange.usage_source,
-            first_token_ns=exchange.first_token_ns,
-            duration_ns=duration,
-            overhead_ns=max(0, duration - exchange.waited_ns),
-            request_bytes=exchange.body_bytes,
-            answer_bytes=exchange.answer_bytes,
-            worker=self._worker,
+            exchange.id,
+            exchange.at_ns,
+            key.id,
+            key.project,
+            key.team,
+            exchange.endpoint,
+            exchange.model,
+            name,
+            pool,
+            tier,
+            exchange.state.table_hash if exchange.route else "",
+            exchange.stream,
+            status,
+            outcome,
+            code,
+            exchange.tries.made,
+            exchange.tokens or _NO_TOKENS,
+            exchange.usage_source,
+            exchange.first_token_ns,
+            duration,
+            max(0, duration - exchange.waited_ns),
+            exchange.body_bytes,
+            exchange.answer_bytes,
+            "",  # experiment
+            "",  # variant
+            self._worker,
         )
         self._recorder.record(record)
         exchange.state.cells.count_finished(exchange.cells, record)

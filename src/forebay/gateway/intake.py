@@ -33,16 +33,17 @@ class Intake:
         if route is None:
             raise explain_refusal(model, endpoint, None, key.allowed)
         exchange.model = model  # a name from the configuration, also where the request is refused
-        if model not in key.allowed or endpoint not in route.cells:
+        cells = route.cells.get(endpoint)
+        if cells is None or model not in key.allowed:
             raise explain_refusal(model, endpoint, route.route, key.allowed)
         exchange.view = view
         exchange.route = route
-        exchange.cells = route.cells[endpoint]
-        exchange.tries = Attempts(
-            made=0, limit=state.snapshot.table.attempts_max, targets_left=len(route.targets)
-        )
-        if not route.targets:
+        exchange.cells = cells
+        targets = route.targets
+        exchange.tries = Attempts(state.snapshot.table.attempts_max, len(targets))
+        if not targets:
             raise explain_refusal(model, endpoint, route.route, key.allowed)
+        exchange.target_state = targets[0]
 
     def authenticate(self, state: State, call: Call) -> KeyState:
         """Whose request it is.

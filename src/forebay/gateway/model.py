@@ -227,7 +227,7 @@ def build_head(authority: str, path: str, secret: str) -> bytes:
     return ("\r\n".join(lines) + "\r\n").encode("ascii")
 
 
-UNTRIED = Attempts(made=0, limit=0, targets_left=0)  #: for requests that never get that far; never changed
+UNTRIED = Attempts(limit=0, targets_left=0)  #: for requests that never get that far; never changed
 
 
 class Exchange:
@@ -251,11 +251,11 @@ class Exchange:
     recorded = False
     route: RouteState | None = None
     sent = False  #: a target may have worked on it
-    sent_ns = 0
     stream = False
     task: asyncio.Task[Any] | None = None
     tokens: Tokens | None = None
     usage_source = UsageSource.NONE
+    target_state: TargetState  #: of the current attempt, the first one before any was made; once admitted
     tries = UNTRIED
     view: RequestView
     waited_ns = 0  #: for the target and the caller
@@ -276,15 +276,21 @@ class Exchange:
         return self.tries.made
 
     @property
-    def target_state(self) -> TargetState:
-        """The target of the current attempt: the first one before any was made."""
-        assert self.route is not None
-        return self.route.targets[max(0, self.tries.made - 1)]
-
-    @property
     def target(self) -> Target | None:
         """The last target tried, None when none was."""
         return self.target_state.target if self.tries.made else None
+
+    def begin_attempt(self, now: float) -> None:
+        """The next target's turn, and its time: a request takes no longer than its attempts may together.
+
+        Args:
+            now: the loop's time.
+        """
+        assert self.route is not None
+        tries = self.tries
+        self.target_state = target = self.route.targets[tries.made]
+        tries.begin_next()
+        self.deadline = now + target.target.timeouts.total_s
 
     def leave(self) -> None:
         """The caller has gone: let the target go at once."""

@@ -6,8 +6,8 @@ new work.
 """
 
 from forebay.core.events import Finished, encode_event
-from forebay.gateway.turn import Turn
 from forebay.ledger.segment import SegmentWriter
+from forebay.net.turn import Turn
 
 
 class Recorder:

@@ -8,7 +8,7 @@ import asyncio
 from typing import Any
 
 from forebay.gateway.memory import Memory
-from forebay.gateway.turn import Turn
+from forebay.net.turn import Turn
 
 #: Last bytes of answers up to this size wait for the end of the turn; larger ones go out at once as they lie.
 WAITING_MAX_BYTES = 16 * 1024
@@ -68,7 +68,7 @@ class Sender:
         waiting = self._waiting
         if not waiting and len(data) <= WAITING_MAX_BYTES:
             self._waiting = data
-            self._turn.add(self)
+            self._turn.add_answer(self)
         elif len(waiting) + len(data) <= WAITING_MAX_BYTES:
             self._waiting += data
         else:
@@ -78,8 +78,13 @@ class Sender:
     def flush(self) -> None:
         """The turn has ended: sends what waited for that."""
         waiting, self._waiting = self._waiting, b""
-        if waiting and self._transport is not None:
+        if not waiting or self._transport is None:
+            return
+        try:
             self._transport.write(waiting)
+        except Exception:
+            self.abort()  # or the caller would wait for ever
+            raise
 
     @property
     def unsent_bytes(self) -> int:

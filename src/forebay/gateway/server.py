@@ -7,7 +7,7 @@ from functools import partial
 
 from forebay.gateway.caller import WANTED, CallerConnection, Handler
 from forebay.gateway.memory import Memory
-from forebay.gateway.turn import Turn
+from forebay.net.turn import Turn
 
 SWEEP_S = 1.0
 LAST_REQUEST_S = 0.5  #: while we end: how long a connection waits for one more request after its last

@@ -170,7 +170,7 @@ class Service:
         connection = None if target.problem is not None else target.origin.pop_idle()
         if connection is None:
             return False
-        self._begin_attempt(exchange)
+        exchange.begin_attempt(self._loop.time())
         try:
             self._send(exchange, target, connection)
         except StaleConnection:
@@ -185,7 +185,8 @@ class Service:
         """The first target has answered, or failed: finishes what is simple, leaves the rest to a task."""
         connection = exchange.connection
         assert connection is not None
-        exchange.waited_ns += self._monotonic_ns() - exchange.sent_ns
+        if connection.sent_ns:
+            exchange.waited_ns += self._monotonic_ns() - connection.sent_ns
         try:
             if connection.complete and connection.status == 200 and not connection.has_failed:
                 done = self._finish_stream_at_once if exchange.stream else self._finish_whole_at_once
@@ -227,7 +228,7 @@ class Service:
         tries = exchange.tries
         while True:
             if exchange.connection is None and not tries.resent:
-                self._begin_attempt(exchange)
+                exchange.begin_attempt(self._loop.time())
             target = exchange.target_state
             try:
                 answer = await self._attempt(exchange, target)
@@ -246,11 +247,6 @@ class Service:
                 self._ending.finish_answer(exchange, target.secret, answer)
                 return
             tries.resent = False
-
-    def _begin_attempt(self, exchange: Exchange) -> None:
-        """The next target's turn, and its time: a request takes no longer than its attempts may together."""
-        exchange.tries.begin_next()
-        exchange.deadline = self._loop.time() + exchange.target_state.target.timeouts.total_s
 
     async def _attempt(self, exchange: Exchange, target: TargetState) -> Answer | None:
         """One try; None when the caller has its answer, else the target's error answer.
@@ -307,7 +303,6 @@ class Service:
         target.origin.watch(connection, first_s, timeouts.idle_s, exchange.deadline)
         exchange.sent = True
         connection.send(head, payload, exchange.state.snapshot.limits.answer_max_bytes, self.memory)
-        exchange.sent_ns = self._monotonic_ns()
 
     async def _wait_whole(self, exchange: Exchange, connection: Connection) -> Answer:
         begun = self._monotonic_ns()

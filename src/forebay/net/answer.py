@@ -4,6 +4,7 @@ Httptools calls it back, and it bounds what an answer can make us hold.  It know
 nothing: that is `connection`'s part.
 """
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import httptools
@@ -13,6 +14,7 @@ from forebay.core.errors import AnswerTooLarge, Overloaded
 #: Bytes that reads may bring in a row without any body: heads (1xx too), chunk framing, trailers.  A head
 #: that ends in the same read as its body begins is not counted, so one may be longer by a read.
 FRAMING_MAX_BYTES = 64 * 1024
+_NO_HEADERS: dict[bytes, bytes] = {}
 UNCOUNTED_BYTES = 64 * 1024  #: of an answer; more is taken into account, in steps of this size
 
 
@@ -31,17 +33,21 @@ class Answer:
 
     Attributes:
         status: the HTTP status, 0 before the head has come.
-        headers: pairs of bytes, names as sent; without trailers and without those of 1xx answers.
+        headers: names as sent, each with its first value; without trailers and those of 1xx answers.
         complete: whether the last byte has been parsed.
         received: body bytes so far.
     """
 
     __slots__ = (
-        "_account", "_chunks", "_counted", "_framed_after", "_framing_bytes", "_held", "_keep_alive",
-        "_limit", "_limit_max", "_parser", "complete", "headers", "received", "status",
+        "_account", "_chunks", "_counted", "_framed_after", "_framing_bytes", "_held", "_incoming",
+        "_keep_alive", "_limit", "_limit_max", "_parser", "complete", "headers", "on_header", "received",
+        "status",
     )  # fmt: skip
 
     def __init__(self) -> None:
+        self._incoming: dict[bytes, bytes] = {}
+        # The parser calls this for each header and trailer: into the dictionary, without a frame of ours.
+        self.on_header = self._incoming.setdefault
         self._parser: Any = httptools.HttpResponseParser(self)
         self._chunks: list[bytes] = []
         self._held = 0
@@ -55,14 +61,15 @@ class Answer:
         self.complete = False
         self.status = 0
         self.received = 0
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers: Mapping[bytes, bytes] = _NO_HEADERS
 
     def _expect(self, limit: int, account: Account | None) -> None:
         """Makes ready for the next answer, of which at most `limit` bytes will be held at once."""
         self.complete = False
         self.status = 0
         self.received = 0
-        self.headers = []
+        self.headers = _NO_HEADERS
+        self._incoming.clear()
         self._held = 0
         self._framing_bytes = 0
         self._account = account
@@ -71,7 +78,11 @@ class Answer:
 
     def header(self, name: bytes) -> bytes:
         """The value of a header by its lower-case name, `b""` where it is missing."""
-        for key, value in self.headers:
+        headers = self.headers
+        known = headers.get(name) or headers.get(name.title())
+        if known is not None:
+            return known
+        for key, value in headers.items():
             if len(key) == len(name) and key.lower() == name:
                 return value
         return b""
@@ -120,7 +131,7 @@ class Answer:
 
     def _ends_with_connection(self) -> bool:
         """Neither length nor chunks: the body ends where the connection does."""
-        return not any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+        return not any(name.lower() in (b"content-length", b"transfer-encoding") for name in self.headers)
 
     # --- httptools' side: an exception ends the parse -------------------------------------------------------
 
@@ -128,18 +139,15 @@ class Answer:
         if self.complete:
             self._keep_alive = False  # a second answer to one request
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.status:  # else a trailer, or of a second answer
-            self.headers.append((name, value))
-
     def on_headers_complete(self) -> None:
         if self.complete:
             return
         status = self._parser.get_status_code()
         if status >= 200:
             self.status = status
+            self.headers = self._incoming.copy()
         elif status >= 100:
-            self.headers = []  # informational: the answer is still to come
+            self._incoming.clear()  # informational: the answer is still to come
         else:
             raise ValueError(f"status {status}")
 

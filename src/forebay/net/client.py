@@ -24,6 +24,7 @@ from forebay.core.errors import (
     TotalTimeout,
 )
 from forebay.net.connection import FRESH, POOLED, REUSED, Connection
+from forebay.net.turn import Turn
 
 SWEEP_S = 0.05  #: how often deadlines are looked at; no timeout comes early, nor later than two of these
 IDLE_MAX_S = 4.0  #: common servers close an idle connection after 5 s; we let go before they do
@@ -70,7 +71,7 @@ class Origin:
 
     __slots__ = (
         "_client", "_connecting", "_idle", "_open", "_tls", "address", "clock", "connections_max", "loop",
-        "name",
+        "name", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +84,7 @@ class Origin:
         self._tls = tls
         self.clock = client
         self.loop = client.loop
+        self.turn = client.turn
         self.address = address
         self.name = f"{address.scheme}://{address.authority}"
         self.connections_max = connections_max
@@ -230,12 +232,14 @@ class Client:
 
     Args:
         loop: the running event loop.
+        turn: at whose end requests go out.
     """
 
-    __slots__ = ("_contexts", "_origins", "_timer", "active", "closing", "loop", "time")
+    __slots__ = ("_contexts", "_origins", "_timer", "active", "closing", "loop", "time", "turn")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, turn: Turn) -> None:
         self.loop = loop
+        self.turn = turn
         self._origins: dict[tuple[Address, str], Origin] = {}
         self._contexts: dict[str | None, tuple[object, ssl.SSLContext]] = {}
         self.active: set[Connection] = set()

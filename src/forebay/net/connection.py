@@ -25,10 +25,13 @@ from forebay.core.errors import (
 )
 from forebay.net.answer import FRAMING_MAX_BYTES, Account, Answer
 from forebay.net.tcp_info import count_unacked_bytes
+from forebay.net.turn import Turn
 
 #: Bytes held for a slow reader before reading from the socket stops.  What is read by then comes on top:
 #: 256 KiB, over TLS twice that.
 READ_HIGH_WATER = 256 * 1024
+
+WAITING_MAX_BYTES = 16 * 1024  #: of a body that waits for the end of the turn; a larger one is sent at once
 
 NOTHING, SOME, ALL = 0, 1, 2  #: what the waiter waits for
 FRESH, POOLED, REUSED = 0, 1, 2  #: where a connection is: never pooled, in the pool, taken out of it
@@ -44,6 +47,7 @@ class Home(Protocol):
     """Where a connection comes from and returns to."""
 
     loop: asyncio.AbstractEventLoop  # asking asyncio for the running loop costs a system call
+    turn: Turn
 
     @property
     def clock(self) -> Clock: ...
@@ -56,8 +60,9 @@ class Connection(Answer, asyncio.Protocol):
 
     __slots__ = (
         "_argument", "_awaiting", "_callback", "_clock", "_drained", "_error", "_home", "_loop", "_poll",
-        "_request_bytes", "_sending", "_transport", "_waiter", "busy", "content_seen", "first_at", "idle_s",
-        "idle_until", "keep_s", "last_at", "paused", "place", "total_at", "trusted",
+        "_request_bytes", "_sending", "_transport", "_turn", "_unsent", "_waiter", "busy", "content_seen",
+        "first_at", "idle_s", "idle_until", "keep_s", "last_at", "paused", "place", "sent_ns", "total_at",
+        "trusted",
     )  # fmt: skip
 
     def __init__(self, home: Home) -> None:
@@ -65,6 +70,9 @@ class Connection(Answer, asyncio.Protocol):
         self._home = home
         self._loop = home.loop
         self._clock = home.clock
+        self._turn = home.turn
+        self._unsent = b""  # a request that goes out at the end of the turn
+        self.sent_ns = 0  #: when the request went out, by the turn's clock; 0 before it has
         self._transport: Any = None
         self._poll = select.poll()
         self._waiter: asyncio.Future[None] | None = None
@@ -98,21 +106,32 @@ class Connection(Answer, asyncio.Protocol):
     ) -> None:
         """Starts an exchange: writes the request; at most `limit` bytes of answer will be held at once.
 
-        A body in pieces is written as it lies, without a copy.  A large answer is taken into `account` until
-        the exchange ends; `all` raises `Overloaded` where that does not take it.
+        A small request goes out at the end of the turn.  A body in pieces is written as it lies, without a
+        copy.  A large answer is taken into `account` until the exchange ends; `all` raises `Overloaded` where
+        that does not take it.
 
         Raises:
             StaleConnection: the connection was closed after it had been acquired.
         """
         if isinstance(body, list):
             self._begin(len(head) + sum(map(len, body)), limit, account)
+            self.sent_ns = self._turn.monotonic_ns()
             self._transport.writelines((head, *body))
             return
         self._begin(len(head) + len(body), limit, account)
-        if len(body) < 16384:
-            self._transport.write(head + body)
+        if len(body) < WAITING_MAX_BYTES:
+            self._unsent = head + body
+            self._turn.add_request(self)
         else:
+            self.sent_ns = self._turn.monotonic_ns()
             self._transport.writelines((head, body))
+
+    def flush(self) -> None:
+        """The turn has ended: sends the request that waited for that."""
+        unsent, self._unsent = self._unsent, b""
+        if unsent and self._error is None and self._transport is not None:
+            self.sent_ns = self._turn.sent_ns
+            self._transport.write(unsent)
 
     async def send_stream(self, head: bytes, body: AsyncIterator[bytes], limit: int) -> None:
         """Starts an exchange with a chunked body, written no faster than the target takes it.
@@ -143,6 +162,7 @@ class Connection(Answer, asyncio.Protocol):
         self.busy = True
         self.content_seen = False
         self.last_at = None
+        self.sent_ns = 0
         self._request_bytes = request_bytes
 
     async def some(self) -> bytes:
@@ -244,6 +264,7 @@ class Connection(Answer, asyncio.Protocol):
 
     def abort(self) -> None:
         """Closes at once, which is how an upstream learns that nobody wants the rest."""
+        self._unsent = b""
         if self._counted:
             self._give_back()
         if self.busy:
@@ -284,8 +305,10 @@ class Connection(Answer, asyncio.Protocol):
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
-        if not self.busy:
-            self.abort()  # nobody asked: whoever sends that must not be believed again
+        if not self.busy or self._unsent:  # nobody asked: whoever sends that must not be believed again
+            if self.busy:
+                self.fail(StaleConnection("the target answered on a pooled connection before it was asked"))
+            self.abort()
             return
         received = self.received
         try:
@@ -336,13 +359,19 @@ class Connection(Answer, asyncio.Protocol):
             if exc is None and self.status and self._ends_with_connection():
                 self.complete = True
             else:
-                where = "in the middle of its answer" if self.status else "without an answer"
-                self.fail(UpstreamReset(f"the target closed the connection {where}"))
+                self.fail(self._explain_loss())
         self._transport = None
+        self._unsent = b""
         self._parser = None  # it holds our methods: a cycle, left to the collector otherwise
         self._wake()
         self._wake_writer()
         self._home.forget(self)
+
+    def _explain_loss(self) -> ForebayError:
+        if self._unsent:
+            return StaleConnection("the target closed the connection before the request was sent")
+        where = "in the middle of its answer" if self.status else "without an answer"
+        return UpstreamReset(f"the target closed the connection {where}")
 
     def pause_writing(self) -> None:
         self._drained = self._loop.create_future()
@@ -358,6 +387,10 @@ class Connection(Answer, asyncio.Protocol):
         peer can't have read any of it, and to send it again is safe.  (A reset says nothing of the sort.)
         """
         if self.status or self.complete or self.place != REUSED:
+            return
+        if self._unsent:
+            self._unsent = b""
+            self.fail(StaleConnection("the target closed the pooled connection before it saw the request"))
             return
         transport = self._transport
         unacked = count_unacked_bytes(transport.get_extra_info("socket"))

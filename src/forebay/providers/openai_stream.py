@@ -12,8 +12,10 @@ import msgspec
 from forebay.core.events import Tokens
 from forebay.net.sse import EventSplitter, parse_event
 from forebay.providers.json_edit import NOTHING, UNREADABLE, drop_field
-from forebay.providers.openai_usage import read_usage
+from forebay.providers.openai_usage import Usage, count_tokens, read_usage
 
+_DONE = b"\n\ndata: [DONE]\n\n"
+_CONTENT = b'"delta":{"content":"'  # how most engines begin it
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 _NULL_USAGE = b',"usage":null}\n\n'  # at an event's end: inside a string its quotes would be escaped
 _UNCOUNTED_MAX_BYTES = 64 * 1024
@@ -36,6 +38,11 @@ class _UsageEvent(msgspec.Struct, frozen=True):
     usage: msgspec.Raw = NOTHING
 
 
+class _PlainUsageEvent(msgspec.Struct, frozen=True):
+    choices: list[msgspec.Raw]
+    usage: Usage
+
+
 class _ErrorEvent(msgspec.Struct, frozen=True):
     error: msgspec.Raw = NOTHING
     object: str | None = None
@@ -43,6 +50,7 @@ class _ErrorEvent(msgspec.Struct, frozen=True):
 
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_usage_event = msgspec.json.Decoder(_UsageEvent).decode
+_decode_plain_usage_event = msgspec.json.Decoder(_PlainUsageEvent).decode
 _decode_error_event = msgspec.json.Decoder(_ErrorEvent).decode
 _EMPTY = frozenset((b"", b"null", b'""', b"[]", b"{}", b"false"))
 
@@ -92,6 +100,8 @@ class StreamMeter:
     @property
     def ended_well(self) -> bool:
         """Whether the stream came to its end in the dialect: `[DONE]`, or a reason to finish."""
+        if self._last.endswith(_DONE):
+            return True
         end = len(self._last)
         while end > 0:
             start, _ = _find_event(self._last, end - 1)
@@ -119,9 +129,11 @@ class StreamMeter:
 
     def finish(self) -> bytes:
         """The rest, once the answer has ended: a last event without its blank line, a preamble still held."""
-        rest = self._absorb(self._splitter.finish())
+        rest = self._splitter.finish()
+        if rest:
+            rest = self._absorb(rest)
         held, self._held = self._held, b""
-        return held + rest
+        return held + rest if held else rest
 
     def _absorb(self, block: bytes) -> bytes:
         if not block:
@@ -187,6 +199,13 @@ class StreamMeter:
         if raw.endswith(_NULL_USAGE):
             return (raw[: -len(_NULL_USAGE)] + b"}\n\n" if self._hide_usage else raw), None
         data = _read_data(raw)
+        try:
+            plain = _decode_plain_usage_event(data)
+        except UNREADABLE:
+            pass
+        else:  # as by far the most report it: in an event of its own
+            if not plain.choices:
+                return b"" if self._hide_usage else raw, count_tokens(plain.usage)
         try:
             event = _decode_usage_event(data)
         except UNREADABLE:
@@ -268,7 +287,7 @@ def _find_content(block: bytes) -> int:
             data = _read_data(block[start:at])
         if not data:
             continue
-        if data == b"[DONE]":
+        if data == b"[DONE]" or _has_plain_content(data):
             return start
         try:
             event = _decode_event(data)
@@ -278,6 +297,12 @@ def _find_content(block: bytes) -> int:
             if _speaks(choice):
                 return start
     return -1
+
+
+def _has_plain_content(data: bytes) -> bool:
+    """Whether an event's data brings text where most engines put it; inside a string quotes are escaped."""
+    at = data.find(_CONTENT)
+    return at >= 0 and not data.startswith(b'"', at + len(_CONTENT))
 
 
 def _speaks(choice: _Choice) -> bool:

@@ -4,8 +4,9 @@ One owner of retries: nothing else in the gateway sends a request a second time.
 to the caller, nothing is sent again.
 """
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from forebay.core.errors import Next, TargetError
 
@@ -18,21 +19,20 @@ class Step(Enum):
     STOP = "stop"  #: give the caller what we have
 
 
-@dataclass(slots=True, kw_only=True)
-class Attempts:
+class Attempts(msgspec.Struct):
     """How far a request has come.
 
     Attributes:
-        made: attempts begun.
-        limit: the most that may be begun.
+        limit: the most attempts that may be begun.
         targets_left: targets of the plan that have not been tried.
+        made: attempts begun.
         content_sent: whether the caller has seen content.
         resent: whether the current target has been tried twice already.
     """
 
-    made: int
     limit: int
     targets_left: int
+    made: int = 0
     content_sent: bool = False
     resent: bool = False
 
