@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from segment_rig import make_writer, read_all, write_file
 
 from forebay.ledger.segment import (
     HEAD_BYTES,
@@ -21,41 +21,12 @@ from forebay.ledger.segment import (
     PAYLOAD_MAX_BYTES,
     SegmentCorrupt,
     SegmentVersionUnknown,
-    SegmentWriter,
     find_frame,
     is_final,
     list_segments,
     read_frames,
     remove_unborn,
 )
-
-
-class StoppedClock:
-    """The hardest clock for names that must differ: it always says the same."""
-
-    def wall_ns(self) -> int:
-        return 1_700_000_000_000_000_000
-
-    def monotonic_ns(self) -> int:
-        return 0
-
-
-def make_writer(folder: Path, segment_max_bytes: int = 1 << 20) -> SegmentWriter:
-    return SegmentWriter(folder, "0", segment_max_bytes, StoppedClock())
-
-
-def write_file(folder: Path, payloads: list[bytes]) -> Path:
-    writer = make_writer(folder)
-    for payload in payloads:
-        writer.append(payload)
-    path = writer.path
-    assert path is not None
-    writer.close()
-    return path
-
-
-def read_all(path: Path) -> list[bytes]:
-    return [payload for payload, _ in read_frames(path)]
 
 
 def read_around_damage(path: Path) -> list[bytes]:
@@ -269,69 +240,6 @@ def test_a_writer_notices_when_its_newborn_file_is_taken_away(tmp_path: Path) ->
     found = [payload for path in list_segments(tmp_path) for payload in read_all(path)]
     assert sorted(found) == sorted(written)
     assert len(written) > 300
-
-
-# --- a disk that takes no more ------------------------------------------------------------------------------
-
-
-def test_on_a_full_disk_appends_fail_whole_and_go_on_once_there_is_room(small_disk: Path) -> None:
-    writer = make_writer(small_disk)
-    ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes(940 * 1024))
-    written: list[bytes] = []
-    refused = 0
-    for number in range(400):
-        payload = f"{number:08}".encode() * 41
-        if refused == 20 and ballast.exists():
-            ballast.unlink()
-        try:
-            writer.append(payload)
-            written.append(payload)
-        except OSError:
-            refused += 1
-    assert refused >= 20, "the disk was never full"
-    assert written[-1] == payload, "the writer never went on"
-    paths = list_segments(small_disk)
-    assert [payload for path in paths for payload in read_all(path)] == written
-    for path in paths:
-        assert [0, *(offset for _, offset in read_frames(path))][-1] == path.stat().st_size
-
-
-LIMITED_WRITER = """
-import resource, sys
-from pathlib import Path
-from forebay.ledger.segment import SegmentWriter
-class Clock:
-    def wall_ns(self): return 1
-    def monotonic_ns(self): return 0
-resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
-writer = SegmentWriter(Path(sys.argv[1]), "0", 1 << 20, Clock())
-for number in range(200):
-    payload = b"%08d" % number * 30
-    while True:
-        try:
-            writer.append(payload)
-            print(number, flush=True)
-            break
-        except OSError as error:
-            print("refused", error.errno, flush=True)
-"""
-
-
-def test_a_limit_on_file_size_moves_the_writer_to_the_next_file(tmp_path: Path) -> None:
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
-    run = subprocess.run(
-        [sys.executable, "-c", LIMITED_WRITER, tmp_path],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=20,
-    )
-    lines = run.stdout.splitlines()
-    assert [int(line) for line in lines if line.isdigit()] == list(range(200))
-    assert "refused 27" in lines  # EFBIG
-    records = [payload for path in list_segments(tmp_path) for payload in read_all(path)]
-    assert [int(payload[:8]) for payload in records] == list(range(200))
 
 
 PRINT_HEAVY_IMPORTS = """

@@ -231,6 +231,7 @@ class Cells:
         Requests that began with these still count here, and take themselves out of those in flight.
         """
         self.cells[self.records_waiting] = 0
+        self.cells[self.memory_held] = 0
 
     def close(self) -> None:
         self.cells.release()

@@ -98,7 +98,7 @@ class SegmentWriter:
 
         At least one, and as many as fit into the file and BATCH_MAX_BYTES.
 
-        Raises OSError when they were not written; then no part of any is left behind, and the same call may
+        Raises OSError when not even one was written; then no part of it is left behind, and the same call may
         be tried again.  Raises ValueError for an empty payload or one over PAYLOAD_MAX_BYTES.
         """
         parts: list[bytes] = []
@@ -123,7 +123,7 @@ class SegmentWriter:
             self._leave_unless_full(error)
             raise
         if written != size:
-            self._write_rest(frames, written)
+            return self._write_rest(parts, frames, written)
         self._room -= size
         return len(parts) // 2
 
@@ -141,26 +141,36 @@ class SegmentWriter:
         if self._fd >= 0 and os.fstat(self._fd).st_nlink == 0:
             self._abandon()
 
-    def _write_rest(self, frame: bytes, written: int) -> None:
-        """The kernel took a part of what it was given.
+    def _write_rest(self, parts: Sequence[bytes], frames: bytes, written: int) -> int:
+        """The kernel took a part of what it was given.  Returns how many frames stand in the end.
 
-        Asking for the rest also brings the reason to light.
+        Asking for the rest brings the reason to light.  Then only the torn frame is taken back: somebody may
+        have read the whole ones before it.
         """
         try:
-            while written < len(frame):
-                more = os.write(self._fd, frame[written:])
+            while written < len(frames):
+                more = os.write(self._fd, frames[written:])
                 if more == 0:
                     raise OSError(errno.EIO, "the disk takes no more of a record", str(self.path))
                 written += more
         except OSError as error:
-            # The size comes from the file, not from a count of ours: nobody else appends to it, and a count
-            # could be stale after an exception between two statements.
+            count = size = 0
+            while size + HEAD_BYTES + len(parts[2 * count + 1]) <= written:
+                size += HEAD_BYTES + len(parts[2 * count + 1])
+                count += 1
+            self._room -= size
             try:
-                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+                # The size comes from the file, not from a count of ours: nobody else appends to it, and a
+                # count could be stale after an exception between two statements.
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written + size)
             except OSError:
                 self._abandon()  # the torn frame stays, at the very end, where readers expect one
             self._leave_unless_full(error)
-            raise
+            if not count:
+                raise
+            return count
+        self._room -= len(frames)
+        return len(parts) // 2
 
     def _leave_unless_full(self, error: OSError) -> None:
         """After all errors but a full disk, the next record goes to a new file.
