@@ -13,7 +13,7 @@ setup-bench:  ## create .venv-bench with the peers that the benchmarks compare w
 	@bash scripts/setup.sh bench
 
 run: .venv/ready  ## start everything on this machine, ask the embedded model one question, stay until Ctrl-C
-	@.venv/bin/forebay up --ask "What is the capital of France?"
+	@$(PY) scripts/run.py up --ask "What is the capital of France?"
 
 test: .venv/ready  ## all that CI checks
 	@bash scripts/test.sh

@@ -172,6 +172,8 @@ def test_a_second_signal_ends_at_once(
     live.wait_for(lambda: "Stopping" in live.output)
     live.process.send_signal(signal.SIGINT)
     assert live.wait_end(5) == 130
+    assert live.output.endswith("\nEnding at once: requests in flight are cut off.\n")
+    assert "requests in flight get up to 10 s. Ctrl-C again ends at once." in live.output
     assert are_gone(pids)
     stream.close()
     gate.open()

@@ -6,6 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -156,6 +157,18 @@ def test_the_welcome_holds_all_that_a_caller_needs(terminal: bool) -> None:
     Display(Console(file=out, force_terminal=terminal, width=100, color_system=None)).welcome(FACTS)
     for said in ("http://127.0.0.1:8080/v1", "http://127.0.0.1:8081/admin/v1", "fb-key", "/data/admin.token"):
         assert said in out.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_what_is_to_be_copied_is_never_broken_in_two(width: int) -> None:
+    out = io.StringIO()
+    facts = msgspec.structs.replace(FACTS, key="fb-" + "k" * 43)
+    console = Console(file=out, force_terminal=True, width=width, color_system=None)
+    Display(console).welcome(facts)
+    shown = out.getvalue().partition("With curl")[0]
+    for said in (facts.key, facts.key_path, facts.token_path, facts.gateway_url):
+        assert said in shown
+    assert ("┌" in shown) == (width == 100)
 
 
 def test_a_model_moves_no_cursor_in_a_terminal() -> None:

@@ -55,6 +55,7 @@ FRAME_S: Final = 0.1
 LOG_LINES: Final = 15
 EDITS_INTERVAL_S: Final = 0.5
 INTERRUPTED: Final = 130
+ENDING_AT_ONCE: Final = 2  #: signals
 
 logger = logging.getLogger("forebay.up")
 
@@ -142,15 +143,20 @@ class _Run:
             self._telling.cancel()
         if self._failure is not None:
             raise self._failure
-        if self._signals > 1 or not all(status.was_ready for status in self._supervisor.statuses):
+        if self._signals >= ENDING_AT_ONCE or not all(
+            status.was_ready for status in self._supervisor.statuses
+        ):
             return INTERRUPTED
         self._display.say("Stopped.")
         return 0
 
     def _take_signal(self) -> None:
         self._signals += 1
-        if self._signals > 1:
+        if self._signals >= ENDING_AT_ONCE:
             self._supervisor.kill()
+            if self._signals == ENDING_AT_ONCE:
+                self._display.say()  # the terminal has written ^C where its line had ended
+                self._display.say("Ending at once: requests in flight are cut off.")
             return
         if self._telling is not None:
             self._telling.cancel()

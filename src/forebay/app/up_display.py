@@ -29,6 +29,7 @@ STYLES: Final = {
     ChildState.WAITING: "dim",
     ChildState.STOPPED: "dim",
 }
+TABLE_FRAME: Final = 7  #: lines and blanks around two columns
 MOVING: Final = (ChildState.STARTING, ChildState.WAITING, ChildState.STOPPING)
 
 
@@ -129,10 +130,8 @@ class Display:
             ("Admin token", f"in {facts.token_path}"),
             ("Logs", facts.logs_path),
         ]
-        if self._is_live:
-            table = Table(show_header=False, title="Forebay is ready", title_justify="left")
-            for name, value in rows:
-                table.add_row(Text(name, style="bold"), Text(value, overflow="fold"))
+        table = self._make_welcome(rows) if self._is_live else None
+        if table is not None:
             with self._only_while_read():
                 self._console.print(table)
         else:
@@ -145,6 +144,15 @@ class Display:
             self.say(example)
         self.say()
         self.say("Ctrl-C ends it.", "dim")
+
+    def _make_welcome(self, rows: Sequence[tuple[str, str]]) -> Table | None:
+        """None in a terminal that is too narrow: what is broken in two can't be copied."""
+        table = Table(show_header=False, title="Forebay is ready", title_justify="left")
+        for name, value in rows:
+            table.add_row(Text(name, style="bold"), Text(value))
+        names = max(len(name) for name, _ in rows)
+        words = max(len(word) for _, value in rows for word in value.split())
+        return table if names + words + TABLE_FRAME <= self._console.width else None
 
     @contextmanager
     def _only_while_read(self) -> Iterator[None]:
