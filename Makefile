@@ -12,8 +12,9 @@ setup:  ## create .venv with all that `make run` and `make test` need
 setup-bench:  ## create .venv-bench with the peers that the benchmarks compare with
 	@bash scripts/setup.sh bench
 
+# In single quotes make needs no shell, which would stand between Ctrl-C or a signal to make and what runs.
 run: .venv/ready  ## start everything on this machine, ask the embedded model one question, stay until Ctrl-C
-	@$(PY) scripts/run.py up --ask "What is the capital of France?"
+	@$(PY) scripts/run.py up --ask 'What is the capital of France?'
 
 test: .venv/ready  ## all that CI checks
 	@bash scripts/test.sh

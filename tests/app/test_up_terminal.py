@@ -24,7 +24,10 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-MAKEFILE = f"run:\n\t@{sys.executable} {ROOT / 'scripts' / 'run.py'} up\n"
+MAKE_RUN = [
+    *("make", "--no-print-directory", "-C", str(ROOT)),
+    *("-o", ".venv/ready", f"PY={sys.executable}", "run"),
+]
 
 
 class Foreground:
@@ -36,7 +39,8 @@ class Foreground:
         self.process = subprocess.Popen(
             [sys.executable, "-c", OWN_TERMINAL, *argv],
             cwd=folder,
-            env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
+            env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+            | {"TERM": "xterm-256color", "COLUMNS": "100"},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -83,12 +87,14 @@ def upstream() -> Iterator[ThreadedUpstream]:
 
 @pytest.fixture(params=["forebay up", "make run"])
 def foreground(
-    request: pytest.FixtureRequest, tmp_path: Path, upstream: ThreadedUpstream
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    upstream: ThreadedUpstream,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Foreground]:
-    write_config(tmp_path, upstream.url)
-    (tmp_path / "Makefile").write_text(MAKEFILE)
+    monkeypatch.setenv("FOREBAY_CONFIG", str(write_config(tmp_path, upstream.url)))
     is_make = request.param == "make run"
-    running = Foreground(["make", "run"] if is_make else [sys.executable, "-m", "forebay", "up"], tmp_path)
+    running = Foreground(MAKE_RUN if is_make else [sys.executable, "-m", "forebay", "up"], tmp_path)
     try:
         running.wait_said("Ctrl-C ends it")
         yield running
@@ -109,12 +115,13 @@ def test_a_second_ctrl_c_ends_at_once_on_a_line_of_its_own(
 ) -> None:
     gate = Gate()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    asked = len(upstream.requests)
     upstream.enqueue([Send(head + event(chat_chunk({"content": "a"}))), Wait(gate)])
     caller = subprocess.Popen(
         [sys.executable, "-m", "forebay", "chat", "Hi"], cwd=tmp_path, stdout=-1, stderr=-1
     )
     try:
-        upstream.wait_requests(1)
+        upstream.wait_requests(asked + 1)
         foreground.press_ctrl_c()
         foreground.wait_said("Ctrl-C again ends at once")
         foreground.press_ctrl_c()
