@@ -68,6 +68,7 @@ class Ending:
         elif isinstance(error, CallerLeft):
             self._end(exchange, error.status, Outcome.ABANDONED, error.code)
         else:
+            exchange.broken = error
             self._end(exchange, 200, Outcome.FAILED, error.code)
 
     def answer_error(self, exchange: Exchange, error: ForebayError) -> None:

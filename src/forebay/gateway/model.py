@@ -227,6 +227,20 @@ def build_head(authority: str, path: str, secret: str) -> bytes:
     return ("\r\n".join(lines) + "\r\n").encode("ascii")
 
 
+def build_head_rest(request_id: str, size: int, headers: Mapping[bytes, bytes]) -> bytes:
+    """What differs between two requests' heads, and the end of the head."""
+    trace = headers.get(b"traceparent")
+    if trace is None:
+        return f"content-length: {size}\r\nx-request-id: {request_id}\r\n\r\n".encode()
+    state = headers.get(b"tracestate")
+    return b"content-length: %d\r\nx-request-id: %b\r\ntraceparent: %b\r\n%b\r\n" % (
+        size,
+        request_id.encode(),
+        trace,
+        b"" if state is None else b"tracestate: %b\r\n" % state,
+    )
+
+
 UNTRIED = Attempts(limit=0, targets_left=0)  #: for requests that never get that far; never changed
 
 
@@ -240,6 +254,7 @@ class Exchange:
     answer_bytes = 0
     body = b""
     body_bytes = 0
+    broken: ForebayError | None = None  #: why a stream that had begun did not end well
     connection: Connection | None = None
     deadline = 0.0  #: loop time at which the current attempt ends
     first_token_ns: int | None = None
@@ -291,6 +306,13 @@ class Exchange:
         self.target_state = target = self.route.targets[tries.made]
         tries.begin_next()
         self.deadline = now + target.target.timeouts.total_s
+
+    def is_body_late(self, now_ns: int) -> bool:
+        """Whether the caller takes too long to send the body."""
+        progress = self.progress
+        if progress is None:
+            progress = self.progress = Progress(self.started_ns, self.started_ns)
+        return progress.is_too_slow(now_ns, self.call.received)
 
     def leave(self) -> None:
         """The caller has gone: let the target go at once."""

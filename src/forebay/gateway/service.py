@@ -7,7 +7,7 @@ after content went out, and never let a caller's bytes wait on anything but the 
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any
 
 from forebay.core.clock import Clock
@@ -27,9 +27,8 @@ from forebay.gateway.call import Call, CallerGone
 from forebay.gateway.ending import Ending
 from forebay.gateway.intake import Intake
 from forebay.gateway.memory import Memory
-from forebay.gateway.model import Dialect, Exchange, KeyState, Meter, State, TargetState
+from forebay.gateway.model import Dialect, Exchange, KeyState, Meter, State, TargetState, build_head_rest
 from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
-from forebay.gateway.policy.progress import Progress
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Answer, Relay, read_answer, refuse_compressed
 from forebay.net.connection import ALL, SOME, Connection
@@ -167,12 +166,15 @@ class Service:
     def _send_first(self, exchange: Exchange) -> bool:
         """Sends to the first target if a connection to it lies ready."""
         target = exchange.target_state
-        connection = None if target.problem is not None else target.origin.pop_idle()
+        if target.problem is not None:
+            return False
+        payload = self._encode(exchange, target)  # first: a request that can't be sent costs no connection
+        connection = target.origin.pop_idle()
         if connection is None:
             return False
         exchange.begin_attempt(self._loop.time())
         try:
-            self._send(exchange, target, connection)
+            self._send(exchange, target, connection, payload)
         except StaleConnection:
             exchange.tries.resent = True
             exchange.connection = None
@@ -219,7 +221,7 @@ class Service:
             return False
         exchange.connection = None
         connection.release()
-        self._count_attempt(exchange, exchange.target_state, good=True)
+        self._count_stream(exchange, exchange.target_state)
         return True
 
     # --- attempts -------------------------------------------------------------------------------------------
@@ -253,13 +255,15 @@ class Service:
 
         A request that has been sent already, from where it began, is only waited for.
         """
-        if target.problem is not None:
-            raise target.problem
+        problem = target.problem
+        if problem is not None:
+            raise type(problem)(problem.message)  # not itself: it would keep each request that it ended
         connection = exchange.connection
         try:
             if connection is None:
+                payload = self._encode(exchange, target)
                 connection = await self._acquire(exchange, target)
-                self._send(exchange, target, connection)
+                self._send(exchange, target, connection, payload)
             if exchange.stream:
                 answer = await self._relay.stream(
                     exchange, connection, self._new_meter(exchange), target.secret, self._ending.finish_stream
@@ -271,7 +275,7 @@ class Service:
             if connection is not None:
                 connection.release()
         if answer is None:
-            self._count_attempt(exchange, target, good=True)
+            self._count_stream(exchange, target)
             return None
         if answer.status >= 300:
             return answer
@@ -290,14 +294,24 @@ class Service:
         finally:
             exchange.waited_ns += self._monotonic_ns() - begun
 
-    def _send(self, exchange: Exchange, target: TargetState, connection: Connection) -> None:
+    def _encode(self, exchange: Exchange, target: TargetState) -> bytes | list[bytes | memoryview]:
+        return self._dialect.encode_request(
+            exchange.body, exchange.view, exchange.endpoint, target.target.model
+        )
+
+    def _send(
+        self,
+        exchange: Exchange,
+        target: TargetState,
+        connection: Connection,
+        payload: bytes | list[bytes | memoryview],
+    ) -> None:
         exchange.connection = connection
         if exchange.left:
             raise CallerLeft("the caller left")
-        view, endpoint, timeouts = exchange.view, exchange.endpoint, target.target.timeouts
-        payload = self._dialect.encode_request(exchange.body, view, endpoint, target.target.model)
+        endpoint, timeouts = exchange.endpoint, target.target.timeouts
         size = sum(map(len, payload)) if isinstance(payload, list) else len(payload)
-        head = target.heads[endpoint] + _build_head_rest(exchange.id, size, exchange.call.headers)
+        head = target.heads[endpoint] + build_head_rest(exchange.id, size, exchange.call.headers)
         # Not for a whole answer, whose first byte comes when all its tokens are there.
         first_s = timeouts.first_token_s if exchange.stream and exchange.tries.has_alternative else None
         target.origin.watch(connection, first_s, timeouts.idle_s, exchange.deadline)
@@ -333,6 +347,13 @@ class Service:
     def _count_attempt(self, exchange: Exchange, target: TargetState, *, good: bool) -> None:
         exchange.state.cells.cells[target.cell_ok if good else target.cell_failed] += 1
 
+    def _count_stream(self, exchange: Exchange, target: TargetState) -> None:
+        """Counts an attempt whose stream the caller has had, up to where it broke."""
+        broken = exchange.broken if isinstance(exchange.broken, TargetError) else None
+        self._count_attempt(exchange, target, good=broken is None)
+        if broken is not None:
+            self._log_trouble(target, broken)
+
     # --- all requests ---------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
@@ -343,7 +364,7 @@ class Service:
             # Stuck on the caller: the client's sweep, which ends an attempt and no more, does not see that.
             late = exchange.call.is_behind and exchange.deadline and now > exchange.deadline + 2 * SWEEP_S
             if exchange.reading:
-                late = _is_body_late(exchange, now_ns)
+                late = exchange.is_body_late(now_ns)
             if late and exchange.task is not None:
                 exchange.task.cancel()
         self.recorder.retry()
@@ -370,24 +391,3 @@ class Service:
         if exchange.reading:
             return RequestTimeout("the request body took too long to arrive")
         return TotalTimeout("the request did not finish in time")
-
-
-def _is_body_late(exchange: Exchange, now_ns: int) -> bool:
-    progress = exchange.progress
-    if progress is None:
-        progress = exchange.progress = Progress(exchange.started_ns, exchange.started_ns)
-    return progress.is_too_slow(now_ns, exchange.call.received)
-
-
-def _build_head_rest(request_id: str, size: int, headers: Mapping[bytes, bytes]) -> bytes:
-    """What differs between two requests' heads, and the end of the head."""
-    trace = headers.get(b"traceparent")
-    if trace is None:
-        return f"content-length: {size}\r\nx-request-id: {request_id}\r\n\r\n".encode()
-    state = headers.get(b"tracestate")
-    return b"content-length: %d\r\nx-request-id: %b\r\ntraceparent: %b\r\n%b\r\n" % (
-        size,
-        request_id.encode(),
-        trace,
-        b"" if state is None else b"tracestate: %b\r\n" % state,
-    )
