@@ -176,20 +176,25 @@ def test_an_answer_with_more_behind_it_counts_and_its_connection_does_not(
     run(scenario, loop_name)
 
 
+TOO_LARGE = HEAD + b"content-length: 2000\r\n\r\n" + b"x" * 2000
+
+
 @both_loops
-@pytest.mark.parametrize("what", [ALL, SOME])
 @pytest.mark.parametrize(
-    ("wire_bytes", "error"),
+    ("wire_bytes", "error", "what"),
     [
-        (b"\x00\r\n\r\n", UpstreamProtocol),
-        (HEAD + b"content-length: 2000\r\n\r\n" + b"x" * 2000, AnswerTooLarge),
-        (HEAD + b"content-length: 2000\r\n\r\n", UpstreamReset),
-        (b"", UpstreamReset),
+        (b"\x00\r\n\r\n", UpstreamProtocol, ALL),
+        (b"\x00\r\n\r\n", UpstreamProtocol, SOME),
+        (TOO_LARGE, AnswerTooLarge, ALL),
+        (HEAD + b"content-length: 2000\r\n\r\n", UpstreamReset, ALL),
+        (HEAD + b"content-length: 2000\r\n\r\n", UpstreamReset, SOME),
+        (b"", UpstreamReset, ALL),
+        (b"", UpstreamReset, SOME),
     ],
 )
 @pytest.mark.parametrize("releases", [True, False])
 def test_every_failure_calls_back_once(
-    what: int, wire_bytes: bytes, error: type[Exception], releases: bool, loop_name: str
+    wire_bytes: bytes, error: type[Exception], what: int, releases: bool, loop_name: str
 ) -> None:
     async def scenario() -> None:
         async with rig() as r:

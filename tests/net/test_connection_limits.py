@@ -1,14 +1,29 @@
 """What a connection will hold: heads and framing are bounded, and so is an answer nobody has read yet."""
 
 import asyncio
+import tracemalloc
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from upstream_rig import CHUNKED, HEAD, LIMIT, exchange, origin_at, rig, run, start, turn
+from upstream_rig import (
+    CHUNKED,
+    HEAD,
+    LIMIT,
+    build_head,
+    exchange,
+    origin_at,
+    rig,
+    run,
+    start,
+    turn,
+    watch,
+)
 
 from forebay.core.errors import AnswerTooLarge, UpstreamProtocol
+from forebay.gateway.memory import Memory
 from forebay.net.answer import FRAMING_MAX_BYTES
+from forebay.net.connection import ALL, NOTHING, READ_HIGH_WATER
 from forebay.testing.answers import answer
 from forebay.testing.upstream import ScriptedUpstream
 
@@ -73,9 +88,8 @@ def test_framing_between_pieces_of_a_long_stream_does_not_add_up() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("framing", [b"content-length: 3001", b"x-no: length"])
-def test_an_answer_over_the_limit_is_refused_even_if_all_of_it_is_there(whole: bool, framing: bytes) -> None:
+def test_an_answer_over_the_limit_is_refused_even_if_all_of_it_is_there(framing: bytes) -> None:
     async def scenario() -> None:
         async with rig() as r:
             connection, wire = await r.connect()
@@ -83,10 +97,93 @@ def test_an_answer_over_the_limit_is_refused_even_if_all_of_it_is_there(whole: b
             await wire.read_request()
             wire.send(HEAD + framing + b"\r\n\r\n" + b"x" * 3001)
             with pytest.raises(AnswerTooLarge, match="3000 bytes"):
-                await (connection.all() if whole else connection.some())
+                await connection.all()
             connection.release()
             assert r.origin.open_connections == 0
             await wire.read_end()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("account", [False, True])
+def test_a_stream_is_not_held_against_the_limit_of_whole_answers(account: bool) -> None:
+    """Also where it comes faster than it is taken."""
+
+    async def scenario() -> None:
+        async with rig() as r:
+            connection, wire = await r.connect()
+            memory = Memory(1 << 30) if account else None
+            watch(r.origin, connection)
+            connection.send(build_head(2), b"{}", 1000, memory)
+            total = 0
+            await wire.read_request()
+            wire.send(HEAD + b"content-length: 240000\r\n\r\n")
+            for _ in range(3):
+                wire.send(b"x" * 80_000)
+                while connection.received < total + 80_000:
+                    await turn()
+                total += 80_000
+            assert memory is None or memory.held >= 240_000
+            seen = 0
+            while seen < total:
+                seen += len(await connection.some())
+            assert connection.complete
+            connection.release()
+            assert memory is None or memory.held == 0
+            assert r.origin.idle_connections == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("more", [0, 1, 200_000])
+def test_what_came_of_a_stream_counts_once_it_is_wanted_whole(more: int) -> None:
+    """As where it turns out to be none."""
+
+    async def scenario() -> None:
+        async with rig() as r:
+            connection, wire = await r.connect()
+            start(r.origin, connection, limit=100_000)
+            await wire.read_request()
+            wire.send(HEAD + b"content-length: %d\r\n\r\n" % (100_000 + more) + b"x" * 100_000)
+            seen = b""
+            while len(seen) < 100_000:
+                seen += await connection.some()
+            connection.put_back(seen)
+            wire.send(b"x" * more)
+            if more:
+                with pytest.raises(AnswerTooLarge, match="100000 bytes"):
+                    await connection.all()
+            else:
+                assert len(await connection.all()) == 100_000
+            connection.release()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("wanted", [NOTHING, ALL])
+@pytest.mark.parametrize("read", [READ_HIGH_WATER, 30])
+def test_an_answer_in_tiny_chunks_takes_no_more_than_it_holds(read: int, wanted: int) -> None:
+    """Whether it is wanted whole, or a stream that nobody takes at the moment."""
+
+    async def scenario() -> None:
+        async with rig() as r:
+            connection, _ = await r.connect()
+            start(r.origin, connection)
+            if wanted:
+                connection.call_when(wanted, lambda _: None, None)
+            size = 1 << 20 if wanted and read > 30 else 60_000
+            data = CHUNKED + b"2\r\nab\r\n" * (size // 2)
+            tracemalloc.start()
+            try:
+                for at in range(0, len(data), read):
+                    connection.data_received(data[at : at + read])
+                held, _ = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert held < 1.5 * size + 150_000
+            connection.data_received(b"0\r\n\r\n")
+            assert await connection.all() == b"ab" * (size // 2)
+            connection.release()
 
     run(scenario)
 

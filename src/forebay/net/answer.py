@@ -14,8 +14,11 @@ from forebay.core.errors import AnswerTooLarge, Overloaded
 #: Bytes that reads may bring in a row without any body: heads (1xx too), chunk framing, trailers.  A head
 #: that ends in the same read as its body begins is not counted, so one may be longer by a read.
 FRAMING_MAX_BYTES = 64 * 1024
+FRAMING_TOO_LONG = f"the target's answer has more than {FRAMING_MAX_BYTES} bytes of headers"
 _NO_HEADERS: dict[bytes, bytes] = {}
 UNCOUNTED_BYTES = 64 * 1024  #: of an answer; more is taken into account, in steps of this size
+PIECES_OF_A_READ_MAX = 16  #: that are held; more are put together at once
+PIECES_MAX = 1024  #: that are held
 
 
 class Account(Protocol):
@@ -40,8 +43,8 @@ class Answer:
 
     __slots__ = (
         "_account", "_chunks", "_counted", "_framed_after", "_framing_bytes", "_held", "_incoming",
-        "_keep_alive", "_limit", "_limit_max", "_parser", "complete", "headers", "on_header", "received",
-        "status",
+        "_keep_alive", "_limit", "_limit_max", "_merged", "_parser", "complete", "headers", "on_header",
+        "received", "status",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -50,6 +53,7 @@ class Answer:
         self.on_header = self._incoming.setdefault
         self._parser: Any = httptools.HttpResponseParser(self)
         self._chunks: list[bytes] = []
+        self._merged = 0  # so many of them, at most, are from earlier reads
         self._held = 0
         self._framing_bytes = 0
         self._framed_after = 0
@@ -64,7 +68,7 @@ class Answer:
         self.headers: Mapping[bytes, bytes] = _NO_HEADERS
 
     def _expect(self, limit: int, account: Account | None) -> None:
-        """Makes ready for the next answer, of which at most `limit` bytes will be held at once."""
+        """Makes ready for the next answer, of which at most `limit` bytes are taken as a whole."""
         self.complete = False
         self.status = 0
         self.received = 0
@@ -93,22 +97,42 @@ class Answer:
             self._chunks.insert(0, data)
             self._held += len(data)
 
+    def _merge_pieces(self) -> None:
+        """Makes one of many small pieces: as objects they would take far more than they hold."""
+        pieces, first = self._chunks, self._merged
+        if len(pieces) > PIECES_MAX:
+            first = 0
+        if len(pieces) - first > PIECES_OF_A_READ_MAX:
+            pieces[first:] = (b"".join(pieces[first:]),)
+        self._merged = len(pieces)
+
     def _raise_limit(self) -> None:
-        """Asks the account for what is held beyond the limit, and for a little more."""
+        """Asks the account for what is held beyond the limit, and for a little more.
+
+        A stream holds little, for a reader that is behind stops us from reading more: it is not cut.
+        """
+        is_whole = self._is_wanted_whole
+        if is_whole:
+            self._check_size()
+        account = self._account
+        more = self._held - self._limit + UNCOUNTED_BYTES
+        if account is not None:
+            if not account.take(more):
+                if is_whole:
+                    raise Overloaded(
+                        "too many bytes are in flight (gateway.memory_max_bytes); try again shortly",
+                        retry_after_s=1,
+                    )
+                account.held += more
+            self._counted += more
+        self._limit += more
+        if is_whole and self._limit > self._limit_max:
+            self._limit = self._limit_max
+
+    def _check_size(self) -> None:
+        """Raises AnswerTooLarge where more is held than a whole answer may have."""
         if self._held > self._limit_max:
             raise AnswerTooLarge(f"the target's answer is larger than {self._limit_max} bytes")
-        account = self._account
-        assert account is not None
-        more = self._held - self._limit + UNCOUNTED_BYTES
-        if not account.take(more):
-            if self._is_wanted_whole:
-                raise Overloaded(
-                    "too many bytes are in flight (gateway.memory_max_bytes); try again shortly",
-                    retry_after_s=1,
-                )
-            account.held += more  # of a stream, which holds little and is not cut for it
-        self._counted += more
-        self._limit = min(self._limit + more, self._limit_max)
 
     @property
     def _is_wanted_whole(self) -> bool:

@@ -23,7 +23,7 @@ from forebay.core.errors import (
     UpstreamProtocol,
     UpstreamReset,
 )
-from forebay.net.answer import FRAMING_MAX_BYTES, Account, Answer
+from forebay.net.answer import FRAMING_TOO_LONG, Account, Answer
 from forebay.net.tcp_info import count_unacked_bytes
 from forebay.net.turn import Turn
 
@@ -104,7 +104,7 @@ class Connection(Answer, asyncio.Protocol):
         limit: int,
         account: Account | None = None,
     ) -> None:
-        """Starts an exchange: writes the request; at most `limit` bytes of answer will be held at once.
+        """Starts an exchange: writes the request.  Of an answer that is wanted whole, `limit` bytes may come.
 
         A small request goes out at the end of the turn.  A body in pieces is written as it lies, without a
         copy.  A large answer is taken into `account` until the exchange ends; `all` raises `Overloaded` where
@@ -188,6 +188,7 @@ class Connection(Answer, asyncio.Protocol):
             if self._error is not None:
                 raise self._error
             await self._wait(ALL)
+        self._check_size()  # what came while nobody wanted it whole was not held against the limit
         return self.take()
 
     def take(self) -> bytes:
@@ -329,9 +330,10 @@ class Connection(Answer, asyncio.Protocol):
             self._wake()
             if self._drained is not None and self.complete:
                 self._wake_writer()
-        elif self.received == received and self._is_framing_too_long(len(data)):
-            text = f"the target's answer has more than {FRAMING_MAX_BYTES} bytes of headers"
-            self._break(UpstreamProtocol(text))
+        elif self.received != received:
+            self._merge_pieces()  # they stay for a while
+        elif self._is_framing_too_long(len(data)):
+            self._break(UpstreamProtocol(FRAMING_TOO_LONG))
             return
         # The loop may read many times before the woken reader has its turn: waking it is no reason to go on.
         if self._held > READ_HIGH_WATER and awaiting != ALL and not self.paused and not self.complete:
