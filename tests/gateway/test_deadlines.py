@@ -176,6 +176,7 @@ def test_a_body_that_never_ends_is_told_so_and_recorded(tmp_path: Path, framing:
         (record,) = made.records()
         assert (record.status, record.outcome, record.error) == (408, Outcome.FAILED, "request_timeout")
         assert not made.upstream.requests
+        made.service.sweep()
         assert made.cells.cells[made.cells.in_flight] == 0
         writer.close()
 
@@ -330,6 +331,7 @@ def test_an_error_in_the_gateway_itself_is_answered_counted_and_recorded(tmp_pat
         assert made.cells.cells[made.cells.internal_errors] == 1
         (record,) = made.records()
         assert (record.status, record.error) == (500, "internal_error")
+        made.service.sweep()
         assert made.cells.cells[made.cells.in_flight] == 0
         writer.write(WHOLE)
         made.dialect.is_broken = False
@@ -357,6 +359,7 @@ def test_an_answer_that_cannot_be_given_ends_the_connection(tmp_path: Path, kind
         assert record.status == (404 if kind == "error" else 200)
         assert made.server.connections == 0
         assert not made.service.active
+        made.service.sweep()
         assert made.cells.cells[made.cells.in_flight] == 0
         writer.close()
 

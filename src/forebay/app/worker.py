@@ -139,7 +139,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the outer edge: a worker never dies of a snapshot
             self._refuse(error, trace=error)
         else:
-            self._recorder.backlog_max = snapshot.limits.record_backlog_max
+            self._recorder.set_backlog_max(snapshot.limits.record_backlog_max)
             self._service.memory.max_bytes = snapshot.limits.memory_max_bytes
             if before.cells is not self._service.state.cells:
                 before.cells.retire()

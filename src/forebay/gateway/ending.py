@@ -17,7 +17,7 @@ from forebay.core.errors import (
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource
 from forebay.gateway.model import Dialect, Exchange
 from forebay.gateway.records import Recorder
-from forebay.gateway.relay import Answer, Relay
+from forebay.gateway.relay import JSON_TYPE, Answer, Relay, build_headers
 
 logger = logging.getLogger("forebay.gateway")
 
@@ -45,21 +45,26 @@ class Ending:
             secret: the target's credentials, which an error may echo and no caller may see.
         """
         if answer.status < 300:
-            tokens = self._dialect.read_answer(answer.body)
-            if tokens is None:
-                tokens = self._dialect.estimate_tokens(exchange.body_bytes, 0)
-                exchange.usage_source = UsageSource.ESTIMATED
-            else:
-                exchange.usage_source = UsageSource.REPORTED
-            exchange.tokens = tokens
-            outcome, code = Outcome.OK, ""
-        else:
-            answer = self._relay.translate_error(answer, secret, exchange)
-            outcome, code = Outcome.FAILED, answer.error_code
+            self.finish_good(exchange, answer.content_type, answer.body, answer.status)
+            return
+        answer = self._relay.translate_error(answer, secret, exchange)
         exchange.answer_bytes = len(answer.body)
         # The record first: what the caller has seen is on record, whatever is killed next.
-        self._end(exchange, answer.status, outcome, code)
+        self._end(exchange, answer.status, Outcome.FAILED, answer.error_code)
         self._relay.send_whole(exchange, answer)
+
+    def finish_good(self, exchange: Exchange, content_type: bytes, body: bytes, status: int = 200) -> None:
+        """Records and sends a whole answer that is no error."""
+        tokens = self._dialect.read_answer(body)
+        if tokens is None:
+            tokens = self._dialect.estimate_tokens(exchange.body_bytes, 0)
+            exchange.usage_source = UsageSource.ESTIMATED
+        else:
+            exchange.usage_source = UsageSource.REPORTED
+        exchange.tokens = tokens
+        exchange.answer_bytes = len(body)
+        self._end(exchange, status, Outcome.OK, "")
+        exchange.call.respond(status, build_headers(exchange, content_type or JSON_TYPE), body)
 
     def finish_stream(self, exchange: Exchange, error: ForebayError | None) -> None:
         """Records a stream, before its last bytes go out."""

@@ -69,13 +69,18 @@ class Intake:
             state.known[credential] = key
         return key
 
-    def is_whole(self, exchange: Exchange) -> bool:
-        """Whether the body is here already, as small ones are, and has been taken into account."""
+    def take_whole(self, exchange: Exchange) -> bool:
+        """Takes a body that is here already, as small ones are; False, with nothing taken, for others."""
         call = exchange.call
-        if not call.body_done:
+        size = call.received
+        if not call.body_done or size > exchange.state.snapshot.limits.body_max_bytes:
             return False
-        size_max = exchange.state.snapshot.limits.body_max_bytes
-        return call.received <= size_max and self._reserve(exchange, call.received)
+        if not self._memory.take(size):
+            return False
+        exchange.body_bytes = size
+        exchange.body = call.take_body()
+        exchange.reading = False
+        return True
 
     async def read_body(self, exchange: Exchange) -> bytes:
         call = exchange.call
@@ -97,10 +102,6 @@ class Intake:
         finally:
             call.grow = None  # it holds the exchange, which holds the call
             exchange.waited_ns += self._monotonic_ns() - begun
-
-    def release(self, exchange: Exchange) -> None:
-        """Gives the body's bytes back, once the request has ended."""
-        self._memory.held -= exchange.body_bytes
 
     def _reserve(self, exchange: Exchange, more: int) -> bool:
         """Takes bytes of a body into account before they are held; False when that would be too many."""

@@ -228,8 +228,9 @@ class Cells:
     def retire(self) -> None:
         """Other cells take over: what nobody sets any more must not be summed.
 
-        Requests that began with these still count here, and take themselves out of those in flight.
+        Requests that began with these still count here.
         """
+        self.cells[self.in_flight] = 0
         self.cells[self.records_waiting] = 0
         self.cells[self.memory_held] = 0
 

@@ -17,6 +17,9 @@ class Recorder:
         writer: this worker's segment.
         backlog_max: records kept in memory while the segment cannot be written.
         turn: at whose end the records are written.
+
+    Attributes:
+        is_full: whether requests must be refused, since what they did could not be written down.
     """
 
     def __init__(self, writer: SegmentWriter, backlog_max: int, turn: Turn) -> None:
@@ -24,7 +27,8 @@ class Recorder:
         self._turn = turn
         self._fresh: list[bytes] = []  # of this turn
         self._backlog: list[bytes] = []  # refused by the disk
-        self.backlog_max = backlog_max
+        self._backlog_max = backlog_max
+        self.is_full = False
         turn.write_records = self.write
 
     @property
@@ -32,10 +36,13 @@ class Recorder:
         """Records that are not written, although their turn is over."""
         return len(self._backlog)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether requests must be refused, since what they did could not be written down."""
-        return len(self._backlog) >= self.backlog_max
+    def set_backlog_max(self, backlog_max: int) -> None:
+        """The configuration has changed."""
+        self._backlog_max = backlog_max
+        self._look_whether_full()
+
+    def _look_whether_full(self) -> None:
+        self.is_full = len(self._backlog) >= self._backlog_max
 
     def record(self, event: Finished) -> None:
         """Has a record written before the turn ends."""
@@ -52,6 +59,7 @@ class Recorder:
         self._fresh = []
         if self._backlog:
             self._backlog += fresh
+            self._look_whether_full()
             return
         written = 0
         try:
@@ -59,6 +67,7 @@ class Recorder:
                 written += self._writer.append_many(fresh, written)
         except OSError:
             self._backlog += fresh[written:]
+            self._look_whether_full()
 
     def retry(self) -> None:
         """Writes what is waiting, oldest first, until the disk refuses again.  To be called all the time."""
@@ -71,6 +80,7 @@ class Recorder:
         except OSError:
             pass
         del backlog[:written]
+        self._look_whether_full()
 
     def close(self) -> int:
         """Writes what it can and closes the segment; returns how many records are lost for good."""

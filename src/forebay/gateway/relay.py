@@ -27,7 +27,7 @@ from forebay.gateway.model import Dialect, Exchange, Meter
 from forebay.net.connection import Connection
 
 ERROR_TEXT_MAX = 1000  #: characters of a target's own words that are passed on when they are no JSON
-_JSON = b"application/json"
+JSON_TYPE = b"application/json"
 _STREAM_TYPE = b"text/event-stream"
 _STREAM_HEADERS = "cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 
@@ -93,7 +93,8 @@ class Relay:
                     early = self._read_early_end(meter)
                     if early is not None:
                         return early
-                    self._begin_stream(exchange, connection, meter)
+                    connection.content_seen = True
+                    self._begin_stream(exchange, connection.header(b"content-type"), meter)
                 if ended:
                     break
                 if out and call.streaming:
@@ -124,20 +125,20 @@ class Relay:
         self, exchange: Exchange, connection: Connection, meter: Meter, finish: FinishStream
     ) -> bool:
         """Hands on a stream that is here as a whole; False, with nothing done, if it needs a second look."""
-        if not connection.header(b"content-type").startswith(_STREAM_TYPE):
-            return False
-        if connection.header(b"content-encoding"):
+        content_type = connection.header(b"content-type")
+        if not content_type.startswith(_STREAM_TYPE) or connection.header(b"content-encoding"):
             return False
         data = connection.take()
         try:
-            out = meter.feed(data) + meter.finish()
+            out = meter.feed(data)
+            out += meter.finish()
             is_plain = meter.content_seen and meter.error is None
         except AnswerTooLarge:
             is_plain = False
         if not is_plain:
             connection.put_back(data)
             return False
-        self._begin_stream(exchange, connection, meter)
+        self._begin_stream(exchange, content_type, meter)
         self._end_stream(exchange, meter, finish, out)
         return True
 
@@ -148,13 +149,11 @@ class Relay:
         finally:
             exchange.waited_ns += self._monotonic_ns() - begun
 
-    def _begin_stream(self, exchange: Exchange, connection: Connection, meter: Meter) -> None:
-        connection.content_seen = True
+    def _begin_stream(self, exchange: Exchange, content_type: bytes, meter: Meter) -> None:
         exchange.tries.content_sent = True
         if meter.content_seen:
             exchange.first_token_ns = self._monotonic_ns() - exchange.started_ns
-        headers = _build_headers(exchange, connection.header(b"content-type")) + _STREAM_HEADERS
-        exchange.call.begin_stream(200, headers)
+        exchange.call.begin_stream(200, build_headers(exchange, content_type) + _STREAM_HEADERS)
 
     def _read_early_end(self, meter: Meter) -> Answer | None:
         """An error that came as the first event, as the answer with a status that it should have been.
@@ -164,7 +163,7 @@ class Relay:
         """
         if meter.error is not None:
             status = self._dialect.read_error_status(meter.error)
-            return Answer(status, _JSON, b'{"error":' + meter.error + b"}")
+            return Answer(status, JSON_TYPE, b'{"error":' + meter.error + b"}")
         if not meter.content_seen and not meter.ended_well:
             raise UpstreamTruncated("the target's stream ended before any content came")
         return None
@@ -228,7 +227,7 @@ class Relay:
             error = UpstreamRedirect(f"the target {target} answered with a redirect ({answer.status})")
         if error is not None:
             body = self._dialect.encode_error(error)
-            return Answer(error.status, _JSON, body, error_code=error.code)
+            return Answer(error.status, JSON_TYPE, body, error_code=error.code)
         if self._dialect.read_error(answer.body) is None:
             text = _redact(answer.body, secret)[:ERROR_TEXT_MAX].decode("utf-8", "replace").strip()
             body = self._dialect.encode_error(
@@ -236,17 +235,17 @@ class Relay:
             )
         else:
             body = _redact(answer.body, secret)
-        return Answer(answer.status, _JSON, body, answer.retry_after, code)
+        return Answer(answer.status, JSON_TYPE, body, answer.retry_after, code)
 
     def send_whole(self, exchange: Exchange, answer: Answer) -> None:
-        headers = _build_headers(exchange, answer.content_type or _JSON)
+        headers = build_headers(exchange, answer.content_type or JSON_TYPE)
         if answer.retry_after.isdigit():
             headers += f"retry-after: {answer.retry_after.decode()}\r\n"
         exchange.call.respond(answer.status, headers, answer.body)
 
     def send_error(self, exchange: Exchange, error: ForebayError, body: bytes) -> None:
         """An answer of our own."""
-        headers = _build_headers(exchange, _JSON)
+        headers = build_headers(exchange, JSON_TYPE)
         if error.retry_after_s is not None:
             headers += f"retry-after: {error.retry_after_s}\r\n"
         if error.status == 401:
@@ -270,7 +269,7 @@ def read_answer(connection: Connection, body: bytes) -> Answer:
     return Answer(status, connection.header(b"content-type"), body, retry_after)
 
 
-def _build_headers(exchange: Exchange, content_type: bytes) -> str:
+def build_headers(exchange: Exchange, content_type: bytes) -> str:
     """The header lines that every answer has: all others of a target stay behind."""
     return (
         f"content-type: {content_type.decode('latin-1')}\r\n"

@@ -95,8 +95,6 @@ class Service:
         )
         call.on_left = exchange.leave
         self.active.add(exchange)
-        cells = exchange.state.cells
-        cells.cells[cells.in_flight] += 1
         intake = self.intake
         try:
             key = intake.authenticate(exchange.state, call)
@@ -106,10 +104,8 @@ class Service:
                     "usage can't be recorded at the moment (is the disk full?), so no requests are accepted",
                     retry_after_s=5,
                 )
-            if not intake.is_whole(exchange):
+            if not intake.take_whole(exchange):
                 return self._run(exchange, self._receive(exchange, key))
-            exchange.body = call.take_body()
-            exchange.reading = False
             intake.admit(exchange, key)
             if self._send_first(exchange):
                 return None
@@ -153,11 +149,10 @@ class Service:
 
     def _close(self, exchange: Exchange) -> None:
         self.active.discard(exchange)
-        self.intake.release(exchange)
-        cells = exchange.state.cells
-        cells.cells[cells.in_flight] -= 1
-        connection, exchange.connection = exchange.connection, None
+        self.memory.held -= exchange.body_bytes
+        connection = exchange.connection
         if connection is not None:
+            exchange.connection = None
             connection.abort()
         exchange.call.on_left = None
 
@@ -207,12 +202,11 @@ class Service:
         if body.startswith(ERROR_START) or not body.startswith(b"{"):
             connection.put_back(body)
             return False
-        answer = read_answer(connection, body)
+        content_type = connection.header(b"content-type")
         exchange.connection = None
         connection.release()
-        target = exchange.target_state
-        self._count_attempt(exchange, target, good=True)
-        self._ending.finish_answer(exchange, target.secret, answer)
+        exchange.state.cells.cells[exchange.target_state.cell_ok] += 1
+        self._ending.finish_good(exchange, content_type, body)
         return True
 
     def _finish_stream_at_once(self, exchange: Exchange, connection: Connection) -> bool:
@@ -369,6 +363,7 @@ class Service:
                 exchange.task.cancel()
         self.recorder.retry()
         cells = self.state.cells
+        cells.cells[cells.in_flight] = len(self.active)
         cells.cells[cells.records_waiting] = self.recorder.waiting
         cells.cells[cells.memory_held] = self.memory.held
 

@@ -34,7 +34,7 @@ class Turn:
     Attributes:
         monotonic_ns: the clock.
         sent_ns: when requests went out last, by that clock.
-        write_records: writes what has been recorded; must not raise.
+        write_records: writes what has been recorded.
     """
 
     __slots__ = ("_answers", "_is_due", "_loop", "_requests", "monotonic_ns", "sent_ns", "write_records")
@@ -78,9 +78,11 @@ class Turn:
         """Sends and writes everything now."""
         if self._requests:
             self._send_requests()
-        self.write_records()
-        answers, self._answers = self._answers, []
-        self._send(answers)
+        try:
+            self.write_records()
+        finally:
+            answers, self._answers = self._answers, []
+            self._send(answers)
 
     def _send_requests(self) -> None:
         self.sent_ns = self.monotonic_ns()
