@@ -174,6 +174,10 @@ class StreamMeter:
         Args:
             at: where the last `"usage"` of the block stands.
         """
+        start, end, event = _read_usage_event(block, at)
+        if event is not None and block.rfind(b'"usage"', 0, start) < 0:
+            self.tokens = count_tokens(event.usage) or self.tokens
+            return block[:start] + block[end:] if self._hide_usage else block
         parts: list[bytes] = []  # from the end to the start
         kept = len(block)  # from where on the block has been taken over
         latest: Tokens | None = None
@@ -199,13 +203,6 @@ class StreamMeter:
         if raw.endswith(_NULL_USAGE):
             return (raw[: -len(_NULL_USAGE)] + b"}\n\n" if self._hide_usage else raw), None
         data = _read_data(raw)
-        try:
-            plain = _decode_plain_usage_event(data)
-        except UNREADABLE:
-            pass
-        else:  # as by far the most report it: in an event of its own
-            if not plain.choices:
-                return b"" if self._hide_usage else raw, count_tokens(plain.usage)
         try:
             event = _decode_usage_event(data)
         except UNREADABLE:
@@ -266,6 +263,25 @@ def _find_event(block: bytes, at: int) -> tuple[int, int]:
     return start, len(block)
 
 
+def _read_usage_event(block: bytes, at: int) -> tuple[int, int, _PlainUsageEvent | None]:
+    """Start, end and content of an event that brings usage and no choice, as by far the most report it.
+
+    None for every other event, and for one that is not a single line of data; then the places say nothing.
+    """
+    start = block.rfind(b"\n\n", 0, at) + 2
+    if start == 1:
+        start = 0
+    end = block.find(b"\n\n", at)
+    data = block[start + 6 : end]
+    if end < 0 or b"\n" in data or b"\r" in data or not block.startswith(b"data: ", start):
+        return start, end, None
+    try:
+        event = _decode_plain_usage_event(data)
+    except UNREADABLE:
+        return start, end, None
+    return start, end + 2, None if event.choices else event
+
+
 def _read_data(raw: bytes) -> bytes:
     """The data of an event: by far the most are one line, which needs no parser."""
     if raw.startswith(b"data: ") and raw.endswith(b"\n\n") and raw.find(b"\n") == len(raw) - 2:
@@ -275,19 +291,23 @@ def _read_data(raw: bytes) -> bytes:
 
 def _find_content(block: bytes) -> int:
     """Where the first event stands that brings content, -1 if none does."""
-    plain = b"\r" not in block
-    at = 0
-    while at < len(block):
+    at, size = 0, len(block)
+    while at < size:
         start = at
-        end = block.find(b"\n\n", at) if plain else -1
-        if end >= 0 and block.startswith(b"data: ", at) and block.find(b"\n", at, end) < 0:
-            data, at = block[at + 6 : end], end + 2
+        end = block.find(b"\n\n", at)
+        data = block[at + 6 : end]
+        if end >= 0 and block.startswith(b"data: ", at) and b"\n" not in data and b"\r" not in data:
+            at = end + 2
         else:
             start, at = _find_event(block, at)
             data = _read_data(block[start:at])
         if not data:
             continue
-        if data == b"[DONE]" or _has_plain_content(data):
+        # Where most engines put it, text needs no parser; inside a string its quotes would be escaped.
+        text = data.find(_CONTENT)
+        if text >= 0 and not data.startswith(b'"', text + len(_CONTENT)):
+            return start
+        if data == b"[DONE]":
             return start
         try:
             event = _decode_event(data)
@@ -297,12 +317,6 @@ def _find_content(block: bytes) -> int:
             if _speaks(choice):
                 return start
     return -1
-
-
-def _has_plain_content(data: bytes) -> bool:
-    """Whether an event's data brings text where most engines put it; inside a string quotes are escaped."""
-    at = data.find(_CONTENT)
-    return at >= 0 and not data.startswith(b'"', at + len(_CONTENT))
 
 
 def _speaks(choice: _Choice) -> bool:
