@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -13,9 +12,9 @@ from gateway_stage import Stage
 from raw_caller import RawCaller
 
 from forebay.core.events import Outcome
-from forebay.testing.answers import chunk, json_answer, sse_answer, sse_head
+from forebay.testing.answers import chunk, sse_head
 from forebay.testing.gateway import TEST_KEY, GatewayProcess
-from forebay.testing.openai import chat_completion, chat_stream
+from forebay.testing.openai import chat_stream
 from forebay.testing.steps import Gate, Wait
 
 AUTH = f"authorization: Bearer {TEST_KEY}\r\n".encode()
@@ -152,19 +151,6 @@ def test_a_folded_header_does_not_hide_another(gateway: GatewayProcess, upstream
     assert not upstream.requests
 
 
-def test_garbage_behind_a_request_does_not_cost_its_answer(gateway: GatewayProcess, upstream: Stage) -> None:
-    gate = Gate()
-    upstream.answer = [Wait(gate), *json_answer(chat_completion())]
-    with RawCaller(gateway.port) as caller:
-        caller.send(WHOLE + b"\x00\x01\x02 no request\r\n\r\n")
-        upstream.wait_request()
-        gate.open()
-        reply = caller.read_all()
-        assert reply.status == 200
-        assert caller.socket.recv(1) == b""
-    assert gateway.wait_record(reply.id).outcome is Outcome.OK
-
-
 def test_a_body_that_breaks_off_in_its_framing_is_answered(gateway: GatewayProcess, upstream: Stage) -> None:
     gateway.wait_idle()
     before = len(gateway.records())
@@ -201,96 +187,6 @@ def test_trailers_without_end_are_refused_before_they_fill_memory(gateway: Gatew
 
 
 # --- connections --------------------------------------------------------------------------------------------
-
-
-def test_pipelined_requests_are_answered_in_order(gateway: GatewayProcess, upstream: Stage) -> None:
-    gate = Gate()
-    upstream.next.append([Wait(gate), *json_answer({"n": 1})])
-    upstream.next.append(sse_answer(chat_stream(["two"], include_usage=False)))
-    upstream.next.append(json_answer({"n": 3}))
-    streamed = BODY[:-1] + b',"stream":true}'
-    second = POST + AUTH + b"content-length: %d\r\n\r\n" % len(streamed) + streamed
-    health = b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n"
-    last = WHOLE.replace(b"host: t\r\n", b"host: t\r\nconnection: close\r\n")
-    with RawCaller(gateway.port) as caller:
-        caller.send(WHOLE + second + health + last)
-        upstream.wait_request()
-        gate.open()
-        said = read_to_end(caller)
-    assert said.count(b"HTTP/1.1 200 OK") == 4
-    order = [said.index(part) for part in (b'{"n":1}', b"two", b"data: [DONE]", b"\r\n\r\nok\n", b'{"n":3}')]
-    assert order == sorted(order)
-
-
-def test_more_pipelined_requests_than_are_read_ahead_are_all_answered(
-    gateway: GatewayProcess, upstream: Stage
-) -> None:
-    with RawCaller(gateway.port) as caller, ThreadPoolExecutor(1) as pool:
-        last = WHOLE.replace(b"host: t\r\n", b"host: t\r\nconnection: close\r\n")
-        sending = pool.submit(caller.send, WHOLE * 99 + last)
-        assert read_to_end(caller).count(b"HTTP/1.1 200 OK") == 100
-        sending.result()
-
-
-@pytest.mark.parametrize("following", [b"", AUTH, AUTH.replace(TEST_KEY.encode(), b"fb-wrong")])
-def test_thousands_of_requests_behind_one_that_takes_long(
-    gateway: GatewayProcess, upstream: Stage, following: bytes
-) -> None:
-    """Each is refused at once when its turn comes; a turn is not taken from within the one before."""
-    gate = Gate()
-    upstream.next.append([Wait(gate), *json_answer(chat_completion())])
-    refused = POST + following + b"content-length: 0\r\n\r\n"
-    with RawCaller(gateway.port) as caller, ThreadPoolExecutor(1) as pool:
-        caller.send(WHOLE)
-        upstream.wait_request()
-        last = b"GET /healthz HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n"
-        sending = pool.submit(caller.send, refused * 3000 + last)
-        time.sleep(0.2)
-        gate.open()
-        said = read_to_end(caller)
-        sending.result()
-    assert said.count(b"HTTP/1.1 200 OK") == 2
-    assert said.count(b"HTTP/1.1 4") == 3000
-
-
-@pytest.mark.parametrize("request_", [POST + b"content-length: 0\r\n\r\n", b"GET /healthz HTTP/1.1\r\n\r\n"])
-def test_a_caller_that_only_asks_and_never_reads_fills_no_memory(
-    gateway: GatewayProcess, client: httpx.Client, upstream: Stage, request_: bytes
-) -> None:
-    before = gateway.rss_bytes
-    with RawCaller(gateway.port, receive_buffer=4096) as caller:
-        caller.socket.settimeout(0.7)
-        with pytest.raises(TimeoutError):
-            caller.send(request_ * (100_000_000 // len(request_)))
-        assert gateway.rss_bytes < before + (12 << 20)
-        assert client.post("/chat/completions", content=BODY).status_code == 200
-        said = caller.read(1 << 20)
-        assert said.startswith(b"HTTP/1.1 ")
-    gateway.wait_idle()
-
-
-def test_what_stands_behind_the_last_request_of_a_connection_is_not_served(
-    gateway: GatewayProcess, upstream: Stage
-) -> None:
-    gate = Gate()
-    upstream.next.append([Wait(gate), *json_answer(chat_completion())])
-    last = WHOLE.replace(b"host: t\r\n", b"host: t\r\nconnection: close\r\n")
-    with RawCaller(gateway.port) as caller:
-        caller.send(WHOLE + last + WHOLE * 3)
-        upstream.wait_request()
-        gate.open()
-        assert read_to_end(caller).count(b"HTTP/1.1 200 OK") == 2
-    assert len(upstream.requests) == 2
-
-
-def test_a_caller_that_leaves_a_pipeline_ends_all_of_it(gateway: GatewayProcess, upstream: Stage) -> None:
-    upstream.answer = [*sse_head(), Wait(Gate())]
-    with RawCaller(gateway.port) as caller:
-        caller.send(WHOLE * 3)
-        request = upstream.wait_request()
-    upstream.wait_closed(request, 1)
-    gateway.wait_idle()
-    assert len(upstream.requests) == 1
 
 
 def test_a_connection_serves_many_requests(

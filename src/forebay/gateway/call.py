@@ -5,9 +5,11 @@ while the caller is behind.  How the bytes travel is `caller`'s.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -220,3 +222,29 @@ class Call:
     @property
     def is_over(self) -> bool:
         return self.received > self.body_max
+
+
+#: Answers a call at once, or returns what is left to do.
+Handler = Callable[[Call], Coroutine[Any, Any, None] | None]
+
+
+class Refusal(Call):
+    """The last answer of a connection, to what was no request: it has its turn behind those that were."""
+
+    def __init__(self, connection: Wire, status: int, code: str, message: str) -> None:
+        super().__init__(connection)
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+        self._status = status
+        self._body = msgspec.json.encode({"error": error})
+
+    def tell(self) -> None:
+        self.respond(self._status, "content-type: application/json\r\n", self._body)
+
+
+def strip_url(path: str) -> str:
+    """The path alone, also of an absolute URL."""
+    if path[:1] != "/":
+        _, _, rest = path.partition("://")
+        slash = rest.find("/")
+        path = rest[slash:] if slash >= 0 else "/"
+    return path.partition("?")[0]

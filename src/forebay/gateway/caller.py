@@ -6,18 +6,13 @@ keys or dialects; what it must say by itself (a request that is not HTTP) it say
 """
 
 import asyncio
-import select
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 import httptools
-import msgspec
 
-from forebay.gateway.call import Call
-from forebay.gateway.memory import Memory
-from forebay.gateway.sender import Sender
-from forebay.net.turn import Turn
+from forebay.gateway.call import Call, Refusal, strip_url
+from forebay.gateway.sender import Host, Sender
 
 HEAD_MAX_BYTES = 64 * 1024  #: request line and headers
 HEAD_MAX_S = 30.0  #: for a head to arrive, from its first byte
@@ -32,38 +27,18 @@ FRAMING = (b"content-length", b"transfer-encoding")
 WANTED = frozenset({*FRAMING, b"authorization", b"content-type", b"expect", b"traceparent", b"tracestate"})
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-#: Answers a call at once, or returns what is left to do.
-Handler = Callable[[Call], Coroutine[Any, Any, None] | None]
-
-
-class Host(Protocol):
-    """The server that a connection belongs to."""
-
-    loop: asyncio.AbstractEventLoop
-    handler: Handler
-    closing: bool
-    time: float
-    date: str
-    memory: Memory
-    turn: Turn
-    names: dict[bytes, bytes]
-
-    def learn_name(self, name: bytes) -> bytes: ...
-    def admit(self, connection: "CallerConnection") -> None: ...
-    def forget(self, connection: "CallerConnection") -> None: ...
-
 
 class CallerConnection(Sender, asyncio.Protocol):
     """One caller's connection: requests in order, one served at a time."""
 
     __slots__ = (
-        "_ahead", "_call", "_framed_after", "_framing_bytes", "_headers", "_message_ended", "_offered",
-        "_parser", "_paused", "_queue", "_reading", "_serving_queued", "_unsent", "lingering", "on_header",
+        "_ahead", "_call", "_deaf", "_framed_after", "_framing_bytes", "_headers", "_message_ended",
+        "_offered", "_parser", "_paused", "_queue", "_reading", "_serving_queued", "lingering", "on_header",
         "server", "since",
     )  # fmt: skip
 
     def __init__(self, server: Host) -> None:
-        super().__init__(server.loop, server.memory, server.turn)
+        super().__init__(server)
         self.server = server
         self._headers: dict[bytes, bytes] = {}
         # The parser calls this for each header: straight into the dictionary, without a frame of ours.
@@ -79,9 +54,9 @@ class CallerConnection(Sender, asyncio.Protocol):
         self._ahead = 0  # bytes of bodies held for requests in the queue
         self._paused = False
         self._serving_queued = False
-        self.lingering = False
+        self._deaf = False  # what comes is dropped: it is no HTTP, or the connection is closing
+        self.lingering = False  # has its last answer, and may notice
         self.since = server.time  # since when we wait for the caller
-        self._unsent = 0  # bytes of an answer that the caller had not taken when we last looked
 
     # --- asyncio's side -------------------------------------------------------------------------------------
 
@@ -103,7 +78,7 @@ class CallerConnection(Sender, asyncio.Protocol):
         self._call = self._reading = self._offered = None
 
     def data_received(self, data: bytes) -> None:
-        if self.lingering:
+        if self._deaf:
             return
         try:
             self._parser.feed_data(data)
@@ -117,7 +92,7 @@ class CallerConnection(Sender, asyncio.Protocol):
         if reading is not None:
             if reading.method and not reading.started:
                 self._start_early(reading)
-            if not self.lingering:
+            if not self._deaf:
                 self._bound(reading, len(data))
 
     def _decline_upgrade(self, rest: bytes) -> None:
@@ -154,6 +129,8 @@ class CallerConnection(Sender, asyncio.Protocol):
     # --- httptools' side ------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if self._deaf:
+            return  # nor is what came behind in the same read a request
         self._reading = Call(self)
         self.since = self.server.time
 
@@ -170,7 +147,7 @@ class CallerConnection(Sender, asyncio.Protocol):
         call.keep_alive = parser.should_keep_alive()
         path = call.path
         if "?" in path or path[:1] != "/":
-            call.path = _strip_url(path)
+            call.path = strip_url(path)
         names, headers = self.server.names, call.headers
         for name, value in self._headers.items():
             wanted = names.get(name, b"?")
@@ -252,6 +229,14 @@ class CallerConnection(Sender, asyncio.Protocol):
             # The call holds its task, its connection the call, and the server its connections.
             call.task = self.loop.create_task(rest)
 
+    def close(self) -> None:
+        self._deaf = True
+        super().close()
+
+    def abort(self) -> None:
+        self._deaf = True
+        super().abort()
+
     def finish(self, call: Call) -> None:
         """The answer is written: serve the next request, or end."""
         call.done = True
@@ -278,7 +263,10 @@ class CallerConnection(Sender, asyncio.Protocol):
         while self._queue and self._call is None and self.drained is None:
             following = self._queue.popleft()
             self._count_ahead()
-            self._serve(following)
+            if isinstance(following, Refusal):
+                following.tell()
+            else:
+                self._serve(following)
         self._serving_queued = False
         if not self._is_ahead and self.drained is None:
             self._resume()
@@ -288,14 +276,9 @@ class CallerConnection(Sender, asyncio.Protocol):
 
         Closing at once would make the kernel reset the connection, and the answer would be lost with it.
         """
-        self.lingering = True
+        self._deaf = self.lingering = True
         self._resume()
-        if self._waiting:
-            self._turn.flush()
-        if self._transport is not None and self._transport.can_write_eof():
-            self._transport.write_eof()
-        else:
-            self.close()
+        self.end_writing()
 
     def resume_body(self, call: Call) -> None:
         """The handler is ready for the body."""
@@ -322,25 +305,25 @@ class CallerConnection(Sender, asyncio.Protocol):
     def _refuse(self, status: int, code: str, message: str) -> None:
         """An answer to what could not be parsed; nothing after it can be understood either.
 
-        Requests that came whole before it are served; then the connection ends.
+        Requests that came whole before it are answered before it; then the connection ends.
         """
-        if self._transport is None:
+        if self._transport is None or self._deaf:
             return
+        self._deaf = True
         broken, self._reading = self._reading, None
-        self.lingering = True
         self.since = self.server.time
         if broken is not None:
             broken.leave()
             if self._queue and self._queue[-1] is broken:
                 self._queue.pop()
                 self._count_ahead()
-        if self._call is not None and self._call is not broken:
-            (self._queue[-1] if self._queue else self._call).keep_alive = False
-            return
-        self._call = None
-        error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
-        call = Call(self)
-        call.respond(status, "content-type: application/json\r\n", msgspec.json.encode({"error": error}))
+            if self._call is broken:
+                self._call = None
+        refusal = Refusal(self, status, code, message)
+        if self._call is None and not self._queue:
+            refusal.tell()
+        else:
+            self._queue.append(refusal)
 
     def speaks_http_1_0(self) -> bool:
         return self._parser is not None and self._parser.get_http_version() == "1.0"
@@ -351,46 +334,33 @@ class CallerConnection(Sender, asyncio.Protocol):
 
     def check_deadline(self, now: float) -> None:
         """Called by the server's sweep: ends connections whose caller keeps us waiting, or has left."""
-        if self._paused and self._has_hung_up():
+        if self._paused and self.has_hung_up():
             self.close()  # as the transport does where it reads
         if self._call is not None:
             return
         if self.lingering:
-            if now > self.since + LINGER_MAX_S:
-                self.abort()
+            self._end_lingering(now)
         elif self._reading is not None and self.drained is None:  # else we do not read, and answers wait
             if now > self.since + HEAD_MAX_S:
                 self._refuse(408, "request_timeout", "the request took too long to arrive")
         elif now > self.since + IDLE_MAX_S:
             self._end_idle(now)
 
-    def _has_hung_up(self) -> bool:
-        """What a transport that does not read is not told."""
-        if self._transport is None:
-            return False
-        poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
-        return bool(poll.poll(0))
-
     def _end_idle(self, now: float) -> None:
         """Closes, but lets a caller that still takes its answer, however slowly, have all of it."""
-        unsent = self.unsent_bytes
-        if not unsent:
-            self.close()
-        elif unsent == self._unsent:
+        if self.has_taken_some():
+            self.since = now
+        elif self.unsent_bytes:
             self.abort()
         else:
-            self._unsent = unsent
+            self.close()
+
+    def _end_lingering(self, now: float) -> None:
+        """Gives the caller time to notice, from when it has taken what it was sent."""
+        if self.has_taken_some():
             self.since = now
-
-
-def _strip_url(path: str) -> str:
-    """The path alone, also of an absolute URL."""
-    if path[:1] != "/":
-        _, _, rest = path.partition("://")
-        slash = rest.find("/")
-        path = rest[slash:] if slash >= 0 else "/"
-    return path.partition("?")[0]
+        elif now > self.since + (IDLE_MAX_S if self.unsent_bytes else LINGER_MAX_S):
+            self.abort()
 
 
 class _BodyEvents:

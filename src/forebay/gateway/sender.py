@@ -5,13 +5,32 @@ caller that is behind has not taken; when that ends it leaves to the connection.
 """
 
 import asyncio
-from typing import Any
+import select
+from typing import Any, Protocol
 
+from forebay.gateway.call import Handler
 from forebay.gateway.memory import Memory
 from forebay.net.turn import Turn
 
 #: Last bytes of answers up to this size wait for the end of the turn; larger ones go out at once as they lie.
 WAITING_MAX_BYTES = 16 * 1024
+
+
+class Host(Protocol):
+    """The server that a connection belongs to."""
+
+    loop: asyncio.AbstractEventLoop
+    handler: Handler
+    closing: bool
+    time: float
+    date: str
+    memory: Memory
+    turn: Turn
+    names: dict[bytes, bytes]
+
+    def learn_name(self, name: bytes) -> bytes: ...
+    def admit(self, connection: Any) -> None: ...
+    def forget(self, connection: Any) -> None: ...
 
 
 class Sender:
@@ -22,16 +41,19 @@ class Sender:
         held: the head of a stream, which goes out with its first piece.
     """
 
-    __slots__ = ("_transport", "_turn", "_untaken", "_waiting", "drained", "held", "loop", "memory")
+    __slots__ = (
+        "_transport", "_turn", "_unsent", "_untaken", "_waiting", "drained", "held", "loop", "memory",
+    )  # fmt: skip
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, memory: Memory, turn: Turn) -> None:
-        self.loop = loop
-        self.memory = memory
-        self._turn = turn
+    def __init__(self, server: Host) -> None:
+        self.loop = server.loop
+        self.memory = server.memory
+        self._turn = server.turn
         self._waiting = b""  # for the end of the turn
         self.drained: asyncio.Future[None] | None = None
         self.held = b""
         self._untaken = 0  # bytes that are in the account since the caller is behind
+        self._unsent = 0  # bytes that the caller had not taken when `has_taken_some` was last asked
         self._transport: Any = None
 
     def write(self, head: bytes, body: bytes) -> None:
@@ -93,6 +115,19 @@ class Sender:
             return 0
         return len(self._waiting) + int(self._transport.get_write_buffer_size())
 
+    def has_taken_some(self) -> bool:
+        """Whether bytes wait for the caller, and others than when this was last asked."""
+        before, self._unsent = self._unsent, self.unsent_bytes
+        return self._unsent not in (0, before)
+
+    def has_hung_up(self) -> bool:
+        """Whether the caller has closed its side, which a transport that does not read is not told."""
+        if self._transport is None:
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
+
     def pause_writing(self) -> None:
         """The transport holds more than it should."""
         if self.drained is None:
@@ -107,6 +142,15 @@ class Sender:
         drained, self.drained = self.drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)
+
+    def end_writing(self) -> None:
+        """Tells the caller that nothing more will come, once everything written has gone out."""
+        if self._waiting:
+            self._turn.flush()
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self.close()
 
     def close(self) -> None:
         """Closes once everything written has gone out."""

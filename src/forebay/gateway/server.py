@@ -5,7 +5,8 @@ import socket
 from email.utils import formatdate
 from functools import partial
 
-from forebay.gateway.caller import WANTED, CallerConnection, Handler
+from forebay.gateway.call import Handler
+from forebay.gateway.caller import WANTED, CallerConnection
 from forebay.gateway.memory import Memory
 from forebay.net.turn import Turn
 
