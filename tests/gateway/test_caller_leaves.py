@@ -1,6 +1,7 @@
 """A caller that leaves: the target is let go within a second, and one record says what was spent."""
 
 import contextlib
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from gateway_stage import Stage
 from raw_caller import RawCaller
 
 from forebay.core.events import Finished, Outcome, UsageSource
+from forebay.gateway.server import SWEEP_S
 from forebay.testing.answers import chunk, head, sse_head
 from forebay.testing.gateway import GatewayProcess
 from forebay.testing.openai import chat_stream, completion_stream
@@ -167,8 +169,15 @@ def test_while_it_reads_a_stream_that_never_pauses(
     assert_abandoned(gateway, record, output_min=20)
 
 
-@leaves
-def test_while_it_does_not_read(gateway: GatewayProcess, upstream: Stage, leave: Leave) -> None:
+def close_half(caller: RawCaller) -> None:
+    """And leave unread what has come."""
+    caller.socket.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("behind", [0, 2], ids=["alone", "with requests behind it"])
+@pytest.mark.parametrize("leave", [RawCaller.close, RawCaller.reset, close_half], ids=["fin", "rst", "half"])
+def test_while_it_does_not_read(gateway: GatewayProcess, upstream: Stage, leave: Leave, behind: int) -> None:
+    """Also where no more is read from it, for what it has sent already."""
     part = chunk(b'data: {"choices":[{"index":0,"delta":{"content":"' + b"x" * 60_000 + b'"}}]}\n\n')
 
     sent = [0]
@@ -183,12 +192,16 @@ def test_while_it_does_not_read(gateway: GatewayProcess, upstream: Stage, leave:
     caller = RawCaller(gateway.port, receive_buffer=4096)
     caller.post("chat/completions", ASK["chat/completions"] | {"stream": True})
     caller.read_head()
+    for _ in range(behind):  # enough that no more is read
+        caller.post("completions", b'{"model":"m"%b}' % (b" " * 50_000))
     request = upstream.wait_request()
     wait_until_steady(lambda: sent[0])
     leave(caller)
-    upstream.wait_closed(request, LEAVE_MAX_S)
+    upstream.wait_closed(request, LEAVE_MAX_S if not behind else SWEEP_S + LEAVE_MAX_S)
     record = gateway.wait_record(caller.reply.id)
     assert_abandoned(gateway, record, output_min=1)
+    assert len(upstream.requests) == 1
+    caller.close()
 
 
 def wait_until_steady(read: Callable[[], int]) -> None:

@@ -114,7 +114,16 @@ class CallerConnection(Sender, asyncio.Protocol):
         self.data_received(head + rest)  # it may refuse a framing that the first parser let pass
 
     def eof_received(self) -> None:
-        return None  # a caller that closes its side has left
+        """A caller that closes its side has left: it wants no more than what is answered already.
+
+        Else the transport would keep an answer that is not taken, and with it the target, for long.
+        """
+        if self._call is None and not self._queue:
+            self.close()
+            return
+        if self._waiting:
+            self._turn.flush()
+        self.abort()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -335,7 +344,7 @@ class CallerConnection(Sender, asyncio.Protocol):
     def check_deadline(self, now: float) -> None:
         """Called by the server's sweep: ends connections whose caller keeps us waiting, or has left."""
         if self._paused and self.has_hung_up():
-            self.close()  # as the transport does where it reads
+            self.eof_received()
         if self._call is not None:
             return
         if self.lingering:
