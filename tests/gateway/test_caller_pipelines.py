@@ -126,6 +126,60 @@ def test_a_caller_that_leaves_a_pipeline_ends_all_of_it(gateway: GatewayProcess,
     assert len(upstream.requests) == 1
 
 
+STREAM = BODY[:-1] + b',"stream":true}'
+STREAMED = POST + AUTH + b"content-length: %d\r\n\r\n" % len(STREAM) + STREAM
+
+
+def make_old(request_: bytes, connection: bytes = b"keep-alive") -> bytes:
+    return request_.replace(b"HTTP/1.1\r\n", b"HTTP/1.0\r\nconnection: %b\r\n" % connection)
+
+
+@pytest.mark.parametrize(
+    "following", [WHOLE, WHOLE[:1], b"\r\n", b""], ids=["whole", "a byte", "blank", "none"]
+)
+def test_an_old_request_gets_no_chunks_whatever_comes_behind_it(
+    gateway: GatewayProcess, upstream: Stage, following: bytes
+) -> None:
+    gate = Gate()
+    upstream.next.append([Wait(gate), *sse_answer(chat_stream(["Hel"], include_usage=False))])
+    with RawCaller(gateway.port) as caller:
+        caller.send(make_old(STREAMED) + following)
+        upstream.wait_request()
+        gate.open()
+        head, _, body = read_to_end(caller).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    assert body == b"".join(chat_stream(["Hel"], include_usage=False))
+
+
+@pytest.mark.parametrize(
+    "before", [b"", WHOLE, make_old(WHOLE)], ids=["alone", "behind one", "behind an old one"]
+)
+def test_a_request_gets_its_chunks_whatever_old_one_comes_behind_it(
+    gateway: GatewayProcess, upstream: Stage, before: bytes
+) -> None:
+    gate = Gate()
+    if before:
+        upstream.next.append([Wait(gate), *json_answer(chat_completion())])
+    upstream.next.append([Wait(gate), *sse_answer(chat_stream(["Hel"], include_usage=False))])
+    with RawCaller(gateway.port) as caller:
+        caller.send(before + STREAMED + make_old(WHOLE, b"close"))
+        upstream.wait_request()
+        gate.open()
+        said = read_to_end(caller)
+    assert said.count(b"transfer-encoding: chunked") == 1
+    assert read_statuses(said) == [200, 200, *([200] if before else [])]
+
+
+def test_an_old_request_that_offers_to_switch_protocols_gets_no_chunks(
+    gateway: GatewayProcess, upstream: Stage
+) -> None:
+    offer = make_old(STREAMED, b"keep-alive, upgrade\r\nupgrade: h2c")
+    with RawCaller(gateway.port) as caller:
+        caller.send(offer)
+        assert b"transfer-encoding" not in read_to_end(caller)
+
+
 # --- an end before the end ----------------------------------------------------------------------------------
 
 

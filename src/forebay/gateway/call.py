@@ -34,7 +34,7 @@ class Wire(Protocol):
 
     @property
     def server(self) -> "Ending": ...
-    def speaks_http_1_0(self) -> bool: ...
+    def speaks_http_1_0(self, call: "Call") -> bool: ...
     @property
     def unsent_bytes(self) -> int: ...
     def resume_body(self, call: "Call") -> None: ...
@@ -81,6 +81,7 @@ class Call:
     received = 0
     started = False
     streaming = False
+    version = ""  # of HTTP, where the parser may have gone on since
     _merged = 0  # pieces of the body that earlier reads brought
     _waiter: asyncio.Future[None] | None = None
 
@@ -138,7 +139,7 @@ class Call:
         if self.left:
             return
         framing = "transfer-encoding: chunked\r\n"
-        if self._connection.speaks_http_1_0():
+        if self._connection.speaks_http_1_0(self):
             # Such a caller may not be sent chunks: the connection's end is the stream's.
             self.chunked, self.keep_alive, framing = False, False, ""
         self._connection.held = self._build_head(status, headers, framing)

@@ -104,6 +104,7 @@ class CallerConnection(Sender, asyncio.Protocol):
         if call is None:
             return
         call.keep_alive = False
+        self._note_version(call)
         framing = next((name for name in FRAMING if name in call.headers), None)
         if framing is None:
             self._start(call)
@@ -138,6 +139,8 @@ class CallerConnection(Sender, asyncio.Protocol):
     # --- httptools' side ------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if self._call is not None:
+            self._note_version(self._call)
         if self._deaf:
             return  # nor is what came behind in the same read a request
         self._reading = Call(self)
@@ -216,8 +219,14 @@ class CallerConnection(Sender, asyncio.Protocol):
         if self._call is None and not self._queue and self.drained is None:
             self._serve(call)
             return
+        self._note_version(call)
         self._queue.append(call)
         self._count_ahead()
+
+    def _note_version(self, call: Call) -> None:
+        """Asks the parser while it still knows: later it speaks of the next request."""
+        if not call.version:
+            call.version = self._parser.get_http_version()
 
     def _count_ahead(self) -> None:
         """Counts what is held for requests that wait for their turn, and stops reading where it is much."""
@@ -334,8 +343,8 @@ class CallerConnection(Sender, asyncio.Protocol):
         else:
             self._queue.append(refusal)
 
-    def speaks_http_1_0(self) -> bool:
-        return self._parser is not None and self._parser.get_http_version() == "1.0"
+    def speaks_http_1_0(self, call: Call) -> bool:
+        return (call.version or self._parser.get_http_version()) == "1.0"
 
     @property
     def is_idle(self) -> bool:
