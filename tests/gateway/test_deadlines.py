@@ -306,6 +306,26 @@ def test_a_refused_caller_that_sends_on_for_ever_is_cut(tmp_path: Path) -> None:
     run(test, tmp_path)
 
 
+def test_a_request_that_comes_after_all_were_cut_is_told_to_come_again(tmp_path: Path) -> None:
+    """Nobody is left to end it: it would lose its connection without an answer."""
+
+    async def test(made: World) -> None:
+        reader, writer = await made.connect()
+        made.server.stop_accepting()
+        made.service.cut_all()
+        writer.write(WHOLE)
+        status, body = await read_answer(reader)
+        assert (status, b"gateway_draining" in body) == (503, True)
+        assert await reader.read() == b""
+        (record,) = made.records()
+        assert (record.status, record.error, record.key) == (503, "gateway_draining", "k1")
+        assert not made.upstream.requests
+        assert not made.service.active
+        writer.close()
+
+    run(test, tmp_path)
+
+
 def test_a_clock_that_is_set_back_harms_no_record(tmp_path: Path) -> None:
     async def test(made: World) -> None:
         reader, writer = await made.connect()

@@ -39,6 +39,7 @@ logger = logging.getLogger("forebay.gateway")
 
 SWEEP_S = 0.1
 LOG_EVERY_S = 10.0  #: for each target
+_DRAINING = "the gateway is shutting down; send the request again"
 
 
 class Service:
@@ -99,6 +100,8 @@ class Service:
         try:
             key = intake.authenticate(exchange.state, call)
             exchange.key = key.entry
+            if self.draining:
+                raise Draining(_DRAINING, retry_after_s=1)
             if self.recorder.is_full:
                 raise RecordsUnwritable(
                     "usage can't be recorded at the moment (is the disk full?), so no requests are accepted",
@@ -370,7 +373,7 @@ class Service:
     def cut_all(self) -> int:
         """Ends every request in flight, with an error in its dialect; returns how many."""
         self.draining = True
-        error = Draining("the gateway is shutting down; send the request again", retry_after_s=1)
+        error = Draining(_DRAINING, retry_after_s=1)
         for exchange in tuple(self.active):
             if exchange.task is not None and (exchange.connection is None or exchange.call.is_behind):
                 exchange.task.cancel()
@@ -382,7 +385,7 @@ class Service:
         if exchange.left:
             return CallerLeft("the caller left")
         if self.draining:
-            return Draining("the gateway is shutting down; send the request again", retry_after_s=1)
+            return Draining(_DRAINING, retry_after_s=1)
         if exchange.reading:
             return RequestTimeout("the request body took too long to arrive")
         return TotalTimeout("the request did not finish in time")
