@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, settings
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same examples in each run, so that a change is what makes a run fail; FOREBAY_TEST_EXPLORE=1 looks for new
-# ones.  How long it takes to make up examples says something of the machine and nothing of Forebay.
+# The same examples in each run, so that a change is what makes a run fail; FOREBAY_TEST_EXPLORE=1 looks for
+# new ones.  How long it takes to make up examples says something of the machine and nothing of Forebay.
 settings.register_profile(
     "forebay",
     deadline=None,

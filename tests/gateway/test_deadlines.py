@@ -16,6 +16,7 @@ import pytest
 
 from forebay.core.events import Finished, Outcome, Tokens, decode_event
 from forebay.core.routes import RouteTable, Snapshot
+from forebay.gateway.call import Call
 from forebay.gateway.caller import HEAD_MAX_S, IDLE_MAX_S, LINGER_MAX_S
 from forebay.gateway.http import App
 from forebay.gateway.metrics import Cells, compute_layout
@@ -381,6 +382,31 @@ def test_an_answer_that_cannot_be_given_ends_the_connection(tmp_path: Path, kind
         assert not made.service.active
         made.service.sweep()
         assert made.cells.cells[made.cells.in_flight] == 0
+        writer.close()
+
+    run(test, tmp_path)
+
+
+def test_a_request_that_begins_in_the_turn_of_the_cut_is_cut_as_well(tmp_path: Path) -> None:
+    """Its task has not run yet, so there is nothing to cancel."""
+
+    async def test(made: World) -> None:
+        serve = made.server.handler
+
+        def serve_and_cut(call: Call) -> Any:
+            rest = serve(call)
+            assert rest is not None, "a first request needs a connection to its target, so a task"
+            made.service.cut_all()
+            return rest
+
+        made.server.handler = serve_and_cut
+        reader, writer = await made.connect()
+        body = b'{"model":"m"}'
+        writer.write(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+        status, answer = await read_answer(reader)
+        assert (status, b"gateway_draining" in answer) == (503, True)
+        assert not made.upstream.requests
+        assert not made.service.active
         writer.close()
 
     run(test, tmp_path)

@@ -127,6 +127,9 @@ class Service:
     async def _run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
         exchange.task = exchange.call.task
         try:
+            if self.draining:  # all others were cut before this one had a task to cancel
+                work.close()
+                raise Draining(_DRAINING, retry_after_s=1)
             await work
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the outer edge
             self._fail(exchange, error)
