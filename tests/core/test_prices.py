@@ -188,7 +188,7 @@ def test_no_other_price_that_was_in_force_is_newer_and_as_specific(
 
 def test_the_most_specific_entry_wins() -> None:
     order = [
-        Price(model="m", is_shipped=True, target="t", from_ns=9),
+        Price(model="mod", is_shipped=True, target="t", from_ns=9),
         Price(),
         Price(model="m*"),
         Price(model="mo*"),

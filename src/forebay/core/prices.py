@@ -175,9 +175,9 @@ def compute_cost(tokens: Tokens, duration_ns: int, price: Price) -> int | None:
     """What a usage costs under a price, in nano-USD; None where that is not known.
 
     Tokens of a class without a rate cost what the class costs that they are part of (`PART_OF`); without that
-    one either, the cost is unknown.  So it is where input or output was never counted, unless that is free.  A
-    price that names no class at all charges by request and by second alone.  A cost above COST_NANO_USD_MAX is
-    not believed, and unknown.
+    one either, the cost is unknown.  So it is where input or output was never counted, unless that is free.
+    A price that names no class at all charges by request and by second alone.  A cost above
+    COST_NANO_USD_MAX is not believed, and unknown.
     """
     return Charge(price).compute(tokens, duration_ns)
 
