@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
-from forebay.app.config_model import ConfigOrigin
+from forebay.app.config_values import ConfigOrigin
 from forebay.app.control_http import AdminRoutes, create_admin_app
 from forebay.app.control_plane import ControlPlane
 from forebay.app.control_watch import ConfigWatch

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from forebay.app.config import Config
-from forebay.app.config_model import ConfigOrigin
+from forebay.app.config_values import ConfigOrigin
 from forebay.app.supervisor_policy import ChildState
 from forebay.app.supervisor_process import ChildSpec
 from forebay.app.supervisor_state import ChildStatus

@@ -1,6 +1,7 @@
 """The decisions as tables and properties: what comes after an attempt, and who may make a request."""
 
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,6 +27,10 @@ KINDS: list[type[TargetError]] = [
     errors.UpstreamReset, errors.UpstreamTruncated, errors.UpstreamProtocol, errors.UpstreamRedirect,
     errors.UpstreamCredentials, errors.TargetMisconfigured, errors.AnswerTooLarge,
 ]  # fmt: skip
+
+
+def make_entry(**fields: Any) -> KeyEntry:
+    return KeyEntry(**({"id": "k", "digest": b"", "name": "n", "prefix": "fb-"} | fields))
 
 
 def attempts(
@@ -130,6 +135,7 @@ NAMES = st.text(alphabet="abAB-/:.é*?[]", min_size=1, max_size=8)
     st.sampled_from(list(Endpoint)),
     st.lists(st.sampled_from(list(Endpoint)), unique=True, min_size=1),
     st.frozensets(NAMES, max_size=4),
+    st.lists(st.sampled_from(list(Endpoint)), unique=True),
     st.booleans(),
     st.booleans(),
 )
@@ -138,30 +144,49 @@ def test_a_refusal_has_the_reason_that_comes_first(
     endpoint: Endpoint,
     served: list[Endpoint],
     allowed: frozenset[str],
+    endpoints: list[Endpoint],
     exists: bool,
     waits: bool,
 ) -> None:
     urls = () if waits else ("http://a/v1",)
     route = make_route(model, *urls, endpoints=served) if exists else None
-    error = explain_refusal(model, endpoint, route, allowed)
-    assert error.param == "model"
+    key = make_entry(models=tuple(allowed), endpoints=tuple(endpoints), regions=("eu",))
+    error = explain_refusal(model, endpoint, route, key, allowed)
+    assert error.param == (None if isinstance(error, errors.EndpointForbidden) else "model")
     if not exists:
         assert isinstance(error, errors.ModelNotFound)
-    elif model not in allowed:
+    elif not key.allows(model):
         assert isinstance(error, errors.Forbidden)
-    elif waits and endpoint in served:
-        assert isinstance(error, errors.EngineNotRunning)
-    else:
+    elif endpoint not in served:
         assert isinstance(error, errors.EndpointUnsupported)
         assert all(path.value in error.message for path in served)
+    elif endpoints and endpoint not in endpoints:
+        assert isinstance(error, errors.EndpointForbidden)
+    elif waits:
+        assert isinstance(error, errors.EngineNotRunning)
+    else:
+        assert isinstance(error, errors.TargetForbidden)
+        assert "eu" in error.message
 
 
 def test_a_refusal_names_few_models_and_none_that_the_key_may_not_call() -> None:
     allowed = frozenset(f"model-{number:03}" for number in range(500))
-    error = explain_refusal("x", Endpoint.CHAT, None, allowed)
+    error = explain_refusal("x", Endpoint.CHAT, None, make_entry(), allowed)
     assert "model-000" in error.message
     assert len(error.message) < 300
-    assert "none" in explain_refusal("x", Endpoint.CHAT, None, frozenset()).message
+    assert "none" in explain_refusal("x", Endpoint.CHAT, None, make_entry(), frozenset()).message
+
+
+def test_a_refusal_for_want_of_targets_says_what_the_key_is_bound_to() -> None:
+    route = make_route("m", "http://a/v1")
+    for bounds, said in (
+        ({"regions": ("eu", "us")}, "only to the regions eu, us"),
+        ({"tier_max": "autoscaled"}, "no further than to the tier autoscaled"),
+        ({"regions": ("eu",), "tier_max": "quantized"}, "eu and no further than to the tier quantized"),
+    ):
+        error = explain_refusal("m", Endpoint.CHAT, route, make_entry(**bounds), {})
+        assert isinstance(error, errors.TargetForbidden)
+        assert said in error.message
 
 
 @pytest.mark.parametrize(
@@ -180,5 +205,5 @@ def test_a_refusal_names_few_models_and_none_that_the_key_may_not_call() -> None
     ],
 )
 def test_what_a_key_may_call(patterns: tuple[str, ...], model: str, allowed: bool) -> None:
-    entry = KeyEntry(id="k", digest=b"", name="n", prefix="fb-", models=patterns)
+    entry = make_entry(models=patterns)
     assert entry.allows(model) is allowed

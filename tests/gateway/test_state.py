@@ -49,7 +49,7 @@ def test_ten_thousand_keys_keep_no_request_waiting(client: Client, tmp_path: Pat
     key = state.find_key(keys[7].digest)
     assert key is not None
     assert key.entry is keys[7]
-    assert key.allowed == {"model-7", *(f"model-7{digit}" for digit in range(10))}
+    assert set(key.routes) == {"model-7", *(f"model-7{digit}" for digit in range(10))}
 
 
 def test_keys_with_the_same_patterns_share_what_they_may_call(client: Client, tmp_path: Path) -> None:
@@ -57,11 +57,11 @@ def test_keys_with_the_same_patterns_share_what_they_may_call(client: Client, tm
     keys = tuple(make_entry(number, (("*",), ("a",), ())[number % 3]) for number in range(6))
     state = build(Snapshot(table=RouteTable(routes=routes), keys=keys), client, tmp_path)
     found = [state.find_key(entry.digest) for entry in keys]
-    assert [key and key.allowed for key in found] == [{"a", "b"}, {"a"}, frozenset()] * 2
+    assert [key and set(key.routes) for key in found] == [{"a", "b"}, {"a"}, set()] * 2
     for one, other in zip(found[:3], found[3:], strict=True):
         assert one is not None
         assert other is not None
-        assert one.allowed is other.allowed
+        assert one.routes is other.routes
     assert state.find_key(b"unknown") is None
 
 

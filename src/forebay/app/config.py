@@ -18,9 +18,10 @@ from pydantic import ValidationError
 from forebay.app.config_checks import compute_check_problems
 from forebay.app.config_defaults import drop_left_out
 from forebay.app.config_explain import explain_errors
-from forebay.app.config_model import Config, ConfigOrigin
+from forebay.app.config_model import Config
 from forebay.app.config_problems import ConfigInvalid, ConfigProblem, Severity
 from forebay.app.config_source import Source, parse_source, read_source_bytes
+from forebay.app.config_values import ConfigOrigin
 
 __all__ = [
     "Config",

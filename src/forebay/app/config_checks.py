@@ -14,14 +14,17 @@ from urllib.parse import urlsplit
 
 from forebay.app.config_defaults import EMBEDDED_ENGINES, ENDPOINTS_BY_KIND
 from forebay.app.config_explain import suggest_hint
-from forebay.app.config_model import ConfigOrigin, ControlConfig, GatewayConfig
+from forebay.app.config_model import ControlConfig, GatewayConfig
 from forebay.app.config_problems import ConfigProblem, Severity, format_key
 from forebay.app.config_source import KeyPath, Source
+from forebay.app.config_values import ConfigOrigin
 from forebay.engines.model import EngineRefused
 from forebay.engines.weights import EMBEDDED_PREFIX, read_gguf_header
 
 _OWN_PROCESS: Final = re.compile(r"control|worker-\d+")
 _ENGINE_FORBIDS: Final = ("api_key", "tls_ca")
+_PRICE_KEYS: Final = ("usd_per_mtok", "usd_per_request", "usd_per_second")
+_PRICE_PLACE: Final = ("model", "target", "pool", "tier", "from")
 Found = tuple[KeyPath, str, str, Severity, bool]
 
 

@@ -5,9 +5,7 @@ frozen and refuse unknown keys.  This module reads no file and no environment an
 validates what it is given.  What concerns several settings at once lies in `config_checks`.
 """
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -24,8 +22,6 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-
-from forebay.app.config_defaults import EMBEDDED_MODELS, fill_engines_and_models
 from forebay.core.routes import Endpoint
 from forebay.engines.weights import EMBEDDED_PREFIX
 
@@ -198,6 +194,11 @@ class LedgerConfig(Section):
     )
     keep_segments_s: SecondsOrZero = Field(
         default=86_400.0, description="Seconds that a segment stays on disk after the database has all of it."
+    region: Label | None = Field(
+        default=None,
+        description="Where it is, such as `eu-west`. Requests of a key that is bound to regions never go to "
+        "a target without one.",
+    )
     )
 
 

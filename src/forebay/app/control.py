@@ -20,8 +20,8 @@ import msgspec
 
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
-from forebay.app.config_model import ConfigOrigin
 from forebay.app.config_running import SAVED_CONFIG
+from forebay.app.config_values import ConfigOrigin
 from forebay.app.control_http import AdminRoutes, create_admin_app
 from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
 from forebay.app.control_server import AdminServer

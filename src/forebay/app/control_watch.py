@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from forebay.app.atomic_file import write_atomically
 from forebay.app.config import Config, ConfigInvalid, load_config
-from forebay.app.config_model import ConfigOrigin
+from forebay.app.config_values import ConfigOrigin
 
 logger = logging.getLogger("forebay.control")
 

@@ -81,6 +81,7 @@ def _compile_target(target_id: str, name: str, target: TargetConfig, url: str) -
         id=target_id,
         pool=target.chosen_pool,
         tier=target.chosen_tier,
+        region=target.region or "",
         url=url.rstrip("/"),
         model=target.chosen_model(name),
         api_key=target.api_key,

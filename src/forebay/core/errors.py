@@ -86,6 +86,28 @@ class Forbidden(CallerError):
     code = "model_not_allowed"
 
 
+class EndpointForbidden(Forbidden):
+    code = "endpoint_not_allowed"
+
+
+class TargetForbidden(Forbidden):
+    """The key's regions or its last tier leave no target of the model."""
+
+    code = "target_not_allowed"
+
+
+class OutputTooLong(CallerError):
+    """More output is asked for than the key may have."""
+
+    code = "output_limit_exceeded"
+
+
+class ContextTooLong(CallerError):
+    """The prompt is longer than the key's may be, in OpenAI's word for it."""
+
+    code = "context_length_exceeded"
+
+
 class ModelNotFound(CallerError):
     status = 404
     code = "model_not_found"

@@ -72,6 +72,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     experiment: str = ""  #: reserved
     variant: str = ""  #: reserved
     worker: int = 0
+    region: str = ""  #: of the last target tried
 
 
 Event = Finished  #: the union of all events, once there are more

@@ -39,6 +39,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     tier: str = "provisioned"
     dialect: str = "openai"
+    region: str = ""  #: where it is, as `forebay.yaml` says; empty when it says nothing
     url: str  #: base URL up to and including `/v1`, without a slash at the end
     model: str  #: the model's name there
     api_key: str | None = None  #: a reference (`env:NAME` or `file:PATH`), resolved by the worker

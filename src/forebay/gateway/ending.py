@@ -122,9 +122,9 @@ class Ending:
         if key is None:
             return  # refused before we knew whose it was: counted, but nobody's to record
         duration = self._monotonic_ns() - exchange.started_ns
-        name = pool = tier = ""
+        name = pool = tier = region = ""
         if target is not None:
-            name, pool, tier = target.id, target.pool, target.tier
+            name, pool, tier, region = target.id, target.pool, target.tier, target.region
         # By position, in the order of the fields.
         record = Finished(
             exchange.id,
@@ -153,6 +153,7 @@ class Ending:
             "",  # experiment
             "",  # variant
             self._worker,
+            region,
         )
         self._recorder.record(record)
         exchange.state.cells.count_finished(exchange.cells, record)

@@ -90,18 +90,18 @@ class App:
         elif path == "/metrics":
             call.respond(200, _METRICS, await self._metrics.read())
         else:
-            self._serve_models(call, path, self.service.intake.authenticate(self.service.state, call))
+            self._serve_models(call, path, self.service.authenticate(call))
 
     def _serve_models(self, call: Call, path: str, key: KeyState) -> None:
-        routes = self.service.state.routes
         if path == MODELS:
-            names = [name for name in routes if name in key.allowed]
-            models = [(name, routes[name].route.created_s, routes[name].route.owned_by) for name in names]
-            body = self._dialect.encode_model_list(models)
+            routes = [state.route for state in key.routes.values()]
+            body = self._dialect.encode_model_list(
+                [(route.model, route.created_s, route.owned_by) for route in routes]
+            )
         else:
             name = unquote(path[len(MODELS) + 1 :])
-            if name not in key.allowed:
+            state = key.routes.get(name)
+            if state is None:
                 raise ModelNotFound(f"the model `{name[:200]}` does not exist, or this key may not call it")
-            route = routes[name].route
-            body = self._dialect.encode_model(name, route.created_s, route.owned_by)
+            body = self._dialect.encode_model(name, state.route.created_s, state.route.owned_by)
         call.respond(200, _JSON, body)

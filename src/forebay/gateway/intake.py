@@ -4,12 +4,12 @@ It takes each byte of a body into account before it is held, and none before it 
 """
 
 from forebay.core.clock import Clock
-from forebay.core.errors import BodyTooLarge, Overloaded, Unauthenticated
-from forebay.core.keys import compute_key_digest
+from forebay.core.errors import BodyTooLarge, ForebayError, Overloaded, Unauthenticated
+from forebay.core.keys import KeyEntry, compute_key_digest
 from forebay.core.routes import Endpoint
 from forebay.gateway.call import BodyOverflow, Call
 from forebay.gateway.memory import Memory
-from forebay.gateway.model import Dialect, Exchange, KeyState, State
+from forebay.gateway.model import Dialect, Exchange, KeyState, RequestView, State
 from forebay.gateway.policy.admit import explain_refusal
 from forebay.gateway.policy.attempt import Attempts
 
@@ -27,33 +27,50 @@ class Intake:
     def admit(self, exchange: Exchange, key: KeyState) -> None:
         """Reads what the request wants, and makes its plan; raises the refusal if it may not have it."""
         view = self._dialect.read_request(exchange.body)
-        model, endpoint, state = view.model, exchange.endpoint, exchange.state
-        route = state.routes.get(model)
+        model, endpoint = view.model, exchange.endpoint
         exchange.stream = view.stream is True and endpoint is not Endpoint.EMBEDDINGS
-        if route is None:
-            raise explain_refusal(model, endpoint, None, key.allowed)
-        exchange.model = model  # a name from the configuration, also where the request is refused
-        cells = route.cells.get(endpoint)
-        if cells is None or model not in key.allowed:
-            raise explain_refusal(model, endpoint, route.route, key.allowed)
-        exchange.view = view
+        route = key.routes.get(model)
+        cells = route.cells.get(endpoint) if route is not None else None
+        if route is None or cells is None:
+            raise self._refuse(exchange, model, key)
+        exchange.model = model
+        exchange.view = self._bound(exchange, view, key.entry) if key.is_bounded else view
         exchange.route = route
         exchange.cells = cells
         targets = route.targets
-        exchange.tries = Attempts(state.snapshot.table.attempts_max, len(targets))
+        exchange.tries = Attempts(exchange.state.snapshot.table.attempts_max, len(targets))
         if not targets:
-            raise explain_refusal(model, endpoint, route.route, key.allowed)
+            raise self._refuse(exchange, model, key)
         exchange.target_state = targets[0]
 
-    def authenticate(self, state: State, call: Call) -> KeyState:
+    def _refuse(self, exchange: Exchange, model: str, key: KeyState) -> ForebayError:
+        state = exchange.state.routes.get(model)
+        if state is None:
+            return explain_refusal(model, exchange.endpoint, None, key.entry, key.routes)
+        exchange.model = model  # a name from the configuration, also where the request is refused
+        return explain_refusal(model, exchange.endpoint, state.route, key.entry, key.routes)
+
+    def _bound(self, exchange: Exchange, view: RequestView, entry: KeyEntry) -> RequestView:
+        """The request within the key's limits; raises if it wants more than they allow."""
+        body, endpoint = exchange.body, exchange.endpoint
+        if entry.context_max_tokens is not None:
+            self._dialect.check_context(body, endpoint, entry.context_max_tokens)
+        if entry.output_max_tokens is not None:
+            return self._dialect.cap_output(body, view, endpoint, entry.output_max_tokens)
+        return view
+
+    def authenticate(self, state: State, call: Call, now_ns: int) -> KeyState:
         """Whose request it is.
 
+        Args:
+            now_ns: the wall clock, for keys that end by themselves.
+
         Raises:
-            Unauthenticated: no key, or none that we know.
+            Unauthenticated: no key, or none that opens anything.
         """
         credential = call.headers.get(b"authorization")
         key = state.known.get(credential) if credential is not None else None
-        if key is not None:
+        if key is not None and now_ns < key.expires_ns:
             return key
         if credential is None:
             state.cells.count_refusal("unauthenticated")
@@ -61,7 +78,7 @@ class Intake:
         scheme, _, secret = credential.partition(b" ")
         secret = secret.strip()
         key = state.find_key(compute_key_digest(secret)) if scheme.lower() == b"bearer" else None
-        if key is None:
+        if key is None or now_ns >= key.expires_ns:
             state.cells.count_refusal("unauthenticated")
             raise Unauthenticated("the API key is wrong, expired or revoked")
         # In its plain spelling alone: of the others, one key has too many.

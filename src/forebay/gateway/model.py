@@ -7,7 +7,7 @@ does I/O but through what it is handed.
 import asyncio
 import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,6 +60,9 @@ class Dialect(Protocol):
     """What the gateway needs of a dialect; the module `forebay.providers.openai` is one."""
 
     def read_request(self, body: bytes) -> RequestView: ...
+    def check_context(self, body: bytes, endpoint: Endpoint, tokens_max: int) -> None: ...
+    def cap_output(self, body: bytes, view: Any, endpoint: Endpoint, tokens_max: int) -> RequestView: ...
+    def read_output_max(self, body: bytes) -> int | None: ...
     def encode_request(
         self, body: bytes, view: Any, endpoint: Endpoint, target_model: str
     ) -> bytes | list[bytes | memoryview]: ...
@@ -73,6 +76,8 @@ class Dialect(Protocol):
     def encode_model_list(self, models: list[tuple[str, int, str]]) -> bytes: ...
     def encode_model(self, name: str, created_s: int, owned_by: str) -> bytes: ...
 
+
+NEVER = 1 << 63  #: nanoseconds of a wall clock that none will show
 
 ReadSecret = Callable[[str], str]  #: resolves `env:NAME` or `file:PATH`; raises LookupError with a reason
 
@@ -99,8 +104,12 @@ class RouteState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyState:
+    """A key that is in use.  Its requests know no routes but these, and no targets but theirs."""
+
     entry: KeyEntry
-    allowed: frozenset[str]
+    expires_ns: int  #: wall clock; NEVER for a key that does not end by itself
+    is_bounded: bool  #: whether its requests' context or output has a limit
+    routes: Mapping[str, RouteState]  #: what it may call, without the targets that its rights reject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +125,9 @@ class State:
     routes: Mapping[str, RouteState]
     keys: Mapping[bytes, KeyEntry]  #: by digest
     known: dict[bytes, KeyState]  #: keys by the header that was recognised; gone with this snapshot
-    allowed: dict[tuple[str, ...], frozenset[str]]  #: public names by the patterns of keys that were used
+    filtered: dict[
+        tuple[object, ...], Mapping[str, RouteState]
+    ]  #: routes by the rights of keys that were used
     cells: Cells
     unknown: EndpointCells  #: for requests that name no known model
 
@@ -125,10 +136,32 @@ class State:
         entry = self.keys.get(digest)
         if entry is None:
             return None
-        allowed = self.allowed.get(entry.models)
-        if allowed is None:
-            allowed = self.allowed[entry.models] = frozenset(filter(entry.allows, self.routes))
-        return KeyState(entry=entry, allowed=allowed)
+        rights = (entry.models, entry.project_models, entry.endpoints, entry.regions, entry.tier_max)
+        routes = self.filtered.get(rights)
+        if routes is None:
+            routes = self.filtered[rights] = dict(_filter_routes(self.routes, entry))
+        return KeyState(
+            entry=entry,
+            expires_ns=NEVER if entry.expires_ns is None else entry.expires_ns,
+            is_bounded=entry.context_max_tokens is not None or entry.output_max_tokens is not None,
+            routes=routes,
+        )
+
+
+def _filter_routes(routes: Mapping[str, RouteState], entry: KeyEntry) -> Iterator[tuple[str, RouteState]]:
+    """The routes that a key may call in any way, each with those of its targets that it may be sent to."""
+    for name, state in routes.items():
+        if not entry.allows(name):
+            continue
+        cells = {endpoint: each for endpoint, each in state.cells.items() if entry.allows_endpoint(endpoint)}
+        targets = tuple(
+            each for each in state.targets if entry.allows_target(each.target.tier, each.target.region)
+        )
+        if not cells or (state.targets and not targets):
+            continue
+        if len(cells) < len(state.cells) or len(targets) < len(state.targets):
+            state = RouteState(route=state.route, targets=targets, cells=cells)
+        yield name, state
 
 
 def build_state(snapshot: Snapshot, *, client: Client, cells: Cells, read_secret: ReadSecret) -> State:
@@ -154,7 +187,7 @@ def build_state(snapshot: Snapshot, *, client: Client, cells: Cells, read_secret
         routes=routes,
         keys={entry.digest: entry for entry in snapshot.keys},
         known={},
-        allowed={},
+        filtered={},
         cells=cells,
         unknown=cells.endpoint("", ""),
     )
@@ -260,6 +293,7 @@ class Exchange:
     first_token_ns: int | None = None
     key: KeyEntry | None = None
     left = False  #: the caller has gone
+    limit_headers = ""  #: header lines that tell the caller of its limits
     model = ""
     progress: Progress | None = None  #: of the body, while it comes
     reading = True  #: the body is still coming
@@ -267,6 +301,7 @@ class Exchange:
     route: RouteState | None = None
     sent = False  #: a target may have worked on it
     stream = False
+    status = 0  #: what the caller got
     task: asyncio.Task[Any] | None = None
     tokens: Tokens | None = None
     usage_source = UsageSource.NONE

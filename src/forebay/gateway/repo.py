@@ -1,52 +1,38 @@
-"""Callers' keys at rest: made, listed, revoked.  Runs in the control plane; workers see `KeyEntry`s only.
+"""Callers' keys at rest: made, listed, rotated, revoked.  Runs in the control plane and the command line.
 
-Only the digest of a key is stored: its text exists once, in what `create` returns, and can't be shown again.
+Only the digest of a key is stored: its text exists once, in what `create` and `rotate` return, and can't be
+shown again.  Workers see `KeyEntry`s only.
 """
 
-import re
 import secrets
-from dataclasses import dataclass
+from typing import Final
 
 import msgspec
-from sqlalchemy import BigInteger, Column, LargeBinary, RowMapping, String, Table, Text, select
+from sqlalchemy import Connection, RowMapping, Select, func, select
 
 from forebay.core.clock import Clock
-from forebay.core.errors import CallerError, InvalidValue
-from forebay.core.keys import KEY_PREFIX, KeyEntry, compute_key_digest
-from forebay.store.database import Database, make_metadata
-
-metadata = make_metadata()
-keys = Table(
-    "gateway_keys",
-    metadata,
-    Column("id", String(40), primary_key=True),
-    Column("digest", LargeBinary(32), nullable=False, unique=True),
-    Column("name", String(200), nullable=False),
-    Column("prefix", String(20), nullable=False),
-    Column("project", String(100), nullable=False),
-    Column("team", String(100), nullable=False),
-    Column("models", Text, nullable=False),  # a JSON list of patterns
-    Column("created_ns", BigInteger, nullable=False),
-    Column("revoked_ns", BigInteger),
+from forebay.core.errors import InvalidValue
+from forebay.core.keys import KEY_PREFIX, KeyEntry, Rights, compute_key_digest, narrow_rights
+from forebay.gateway.repo_audit import Change, append_audit
+from forebay.gateway.repo_tables import audit, keys, projects
+from forebay.gateway.repo_teams import check_project_exists, encode_rights, make_rights
+from forebay.gateway.tenancy import (
+    Actor,
+    KeyEnded,
+    KeyNotFound,
+    KeyRecord,
+    NewKey,
+    check_name,
+    check_owner,
+    check_priority,
+    check_rights,
+    describe_key,
 )
+from forebay.store.database import Database
 
-PATTERNS_MAX = 1000
-SHOWN_CHARS = 8  # of the key's text; the other 38 still hold 228 random bits
-_OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-
-
-class KeyNotFound(CallerError):
-    status = 404
-    code = "key_not_found"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRecord:
-    """A key as its owner sees it.  Times are nanoseconds since the epoch."""
-
-    entry: KeyEntry
-    created_ns: int
-    revoked_ns: int | None = None
+SHOWN_CHARS: Final = 8  #: of the key's text; the other 38 still hold 228 random bits
+OVERLAP_MAX_S: Final = 366 * 86_400
+_OF_PROJECT: Final = "project_rights_"
 
 
 class KeyRepo:
@@ -54,61 +40,141 @@ class KeyRepo:
         self._database = database
         self._clock = clock
 
-    def create(
-        self, name: str, project: str = "default", team: str = "default", models: tuple[str, ...] = ("*",)
-    ) -> tuple[KeyEntry, str]:
-        """Make a key that may call the models that match one of the patterns; return it with its plain text.
+    def create(self, wanted: NewKey, actor: Actor) -> tuple[KeyRecord, str]:
+        """Make a key; return it with its plain text.
 
-        Raises InvalidValue for a name, project, team or pattern that is not usable.
+        Raises:
+            InvalidValue: something of it is not usable.
+            TeamNotFound, ProjectNotFound: its owner does not exist.
         """
-        _check_name(name)
-        _check_owner("project", project)
-        _check_owner("team", team)
-        _check_patterns(models)
-        plaintext = KEY_PREFIX + secrets.token_urlsafe(32)
-        entry = KeyEntry(
-            id=f"key_{secrets.token_hex(8)}",
-            digest=compute_key_digest(plaintext),
-            name=name,
-            prefix=plaintext[:SHOWN_CHARS],
-            project=project,
-            team=team,
-            models=tuple(models),
-        )
-        row = msgspec.structs.asdict(entry) | {"models": msgspec.json.encode(entry.models).decode()}
+        check_name("key", wanted.name)
+        check_owner("project", wanted.project)
+        check_owner("team", wanted.team)
+        check_rights(wanted.rights)
+        check_priority(wanted.priority)
+        now_ns = self._clock.wall_ns()
+        _check_expiry(wanted.expires_ns, now_ns)
         with self._database.begin() as connection:
-            connection.execute(keys.insert().values(**row, created_ns=self._clock.wall_ns()))
-        return entry, plaintext
+            check_project_exists(connection, wanted.team, wanted.project)
+            return self._insert(connection, wanted, actor, now_ns, rotated_from=None)
 
     def list(self) -> tuple[KeyRecord, ...]:
         """All keys there ever were, the oldest first."""
         with self._database.read() as connection:
-            rows = connection.execute(select(keys).order_by(keys.c.created_ns, keys.c.id)).mappings().all()
+            rows = connection.execute(_select_keys().order_by(keys.c.created_ns, keys.c.id)).mappings().all()
         return tuple(_make_record(row) for row in rows)
 
     def list_live(self) -> tuple[KeyEntry, ...]:
         """The keys that open something: what goes into a snapshot, in a stable order."""
-        return tuple(record.entry for record in self.list() if record.revoked_ns is None)
+        now_ns = self._clock.wall_ns()
+        query = _select_keys().where(keys.c.revoked_ns.is_(None)).order_by(keys.c.created_ns, keys.c.id)
+        with self._database.read() as connection:
+            records = [_make_record(row) for row in connection.execute(query).mappings()]
+        return tuple(record.entry for record in records if record.is_live(now_ns))
 
     def get(self, key_id: str) -> KeyRecord:
         """Raises KeyNotFound."""
         with self._database.read() as connection:
-            row = connection.execute(select(keys).where(keys.c.id == key_id)).mappings().one_or_none()
-        if row is None:
-            raise KeyNotFound(
-                f"there is no key with the id {key_id!r}: `forebay keys list` shows all", param="id"
-            )
-        return _make_record(row)
+            return _load(connection, key_id)
 
-    def revoke(self, key_id: str) -> KeyRecord:
-        """End a key.  Revoking it again changes nothing.  Raises KeyNotFound."""
-        change = keys.update().where(keys.c.id == key_id, keys.c.revoked_ns.is_(None))
+    def rotate(
+        self, key_id: str, actor: Actor, *, overlap_s: float, expires_ns: int | None = None
+    ) -> tuple[KeyRecord, str]:
+        """Make a key with the same rights; the old one opens nothing any more when the overlap is over.
+
+        Args:
+            overlap_s: 0 ends the old one at once.
+            expires_ns: when the new one ends; None takes the old one's end.
+
+        Raises:
+            KeyNotFound
+            KeyEnded: it is revoked or expired, or another has taken its place already.
+            InvalidValue: an overlap of no use, or an end in the past.
+        """
+        if not 0 <= overlap_s <= OVERLAP_MAX_S:
+            raise InvalidValue(f"the overlap is 0 to {OVERLAP_MAX_S} seconds", param="overlap_s")
+        now_ns = self._clock.wall_ns()
+        _check_expiry(expires_ns, now_ns)
         with self._database.begin() as connection:
-            connection.execute(change.values(revoked_ns=self._clock.wall_ns()))
-        return self.get(key_id)
+            old = _load(connection, key_id)
+            _check_can_rotate(connection, old, now_ns)
+            wanted = NewKey(
+                name=old.entry.name,
+                project=old.entry.project,
+                team=old.entry.team,
+                rights=old.rights,
+                priority=old.entry.priority,
+                expires_ns=expires_ns or old.entry.expires_ns,
+            )
+            made, plaintext = self._insert(connection, wanted, actor, now_ns, rotated_from=key_id)
+            ends_ns = now_ns + round(overlap_s * 1e9)
+            if old.entry.expires_ns is not None:
+                ends_ns = min(ends_ns, old.entry.expires_ns)
+            connection.execute(keys.update().where(keys.c.id == key_id).values(expires_ns=ends_ns))
+            _audit(connection, actor, "key.rotate", old, _load(connection, key_id), now_ns)
+        return made, plaintext
+
+    def revoke(self, key_id: str, actor: Actor) -> KeyRecord:
+        """End a key.  Revoking it again changes nothing.  Raises KeyNotFound."""
+        now_ns = self._clock.wall_ns()
+        with self._database.begin() as connection:
+            old = _load(connection, key_id)
+            if old.revoked_ns is not None:
+                return old
+            connection.execute(keys.update().where(keys.c.id == key_id).values(revoked_ns=now_ns))
+            new = _load(connection, key_id)
+            _audit(connection, actor, "key.revoke", old, new, now_ns)
+        return new
+
+    def find_last_change(self) -> int:
+        """Grows with every change of keys and of what they belong to: each has an event in the audit."""
+        with self._database.read() as connection:
+            return connection.execute(select(func.max(audit.c.id))).scalar_one() or 0
+
+    def _insert(
+        self, connection: Connection, wanted: NewKey, actor: Actor, now_ns: int, *, rotated_from: str | None
+    ) -> tuple[KeyRecord, str]:
+        plaintext = KEY_PREFIX + secrets.token_urlsafe(32)
+        key_id = f"key_{secrets.token_hex(8)}"
+        connection.execute(
+            keys.insert().values(
+                id=key_id,
+                digest=compute_key_digest(plaintext),
+                name=wanted.name,
+                prefix=plaintext[:SHOWN_CHARS],
+                project=wanted.project,
+                team=wanted.team,
+                priority=wanted.priority,
+                created_ns=now_ns,
+                expires_ns=wanted.expires_ns,
+                rotated_from=rotated_from,
+                **encode_rights(wanted.rights),
+            )
+        )
+        made = _load(connection, key_id)
+        _audit(connection, actor, "key.create", None, made, now_ns)
+        return made, plaintext
+
+
+def _select_keys() -> Select[tuple[object, ...]]:
+    """Keys with the rights of their projects beside their own."""
+    of_project = [projects.c[name].label(_OF_PROJECT + name) for name in Rights.__struct_fields__]
+    return select(keys, *of_project).join(
+        projects, (projects.c.team == keys.c.team) & (projects.c.name == keys.c.project)
+    )
+
+
+def _load(connection: Connection, key_id: str) -> KeyRecord:
+    row = connection.execute(_select_keys().where(keys.c.id == key_id)).mappings().one_or_none()
+    if row is None:
+        raise KeyNotFound(
+            f"there is no key with the id {key_id[:100]!r}: `forebay keys list` shows all", param="id"
+        )
+    return _make_record(row)
 
 
 def _make_record(row: RowMapping) -> KeyRecord:
+    own, of_project = make_rights(row), make_rights(row, _OF_PROJECT)
     entry = KeyEntry(
         id=row["id"],
         digest=bytes(row["digest"]),
@@ -116,33 +182,43 @@ def _make_record(row: RowMapping) -> KeyRecord:
         prefix=row["prefix"],
         project=row["project"],
         team=row["team"],
-        models=msgspec.json.decode(row["models"], type=tuple[str, ...]),
+        project_models=of_project.models,
+        expires_ns=row["expires_ns"],
+        priority=row["priority"],
+        **msgspec.structs.asdict(narrow_rights(of_project, own)),
     )
-    return KeyRecord(entry=entry, created_ns=row["created_ns"], revoked_ns=row["revoked_ns"])
+    return KeyRecord(
+        entry=entry,
+        rights=own,
+        created_ns=row["created_ns"],
+        revoked_ns=row["revoked_ns"],
+        rotated_from=row["rotated_from"],
+    )
 
 
-def _check_name(name: str) -> None:
-    if not 0 < len(name) <= 100 or not name.isprintable() or name != name.strip():
-        raise InvalidValue(
-            "a key's name is 1 to 100 printable characters, without blanks at its ends", param="name"
-        )
+def _check_can_rotate(connection: Connection, old: KeyRecord, now_ns: int) -> None:
+    successor = connection.execute(
+        select(keys.c.id).where(keys.c.rotated_from == old.entry.id).limit(1)
+    ).scalar_one_or_none()
+    if successor is not None:
+        raise KeyEnded(f"the key {old.entry.id} has been rotated already: rotate {successor}")
+    if not old.is_live(now_ns):
+        what = "expired" if old.revoked_ns is None else "revoked"
+        raise KeyEnded(f"the key {old.entry.id} is {what}: make a new one with `forebay keys create`")
 
 
-def _check_owner(param: str, value: str) -> None:
-    if not _OWNER.fullmatch(value):
-        raise InvalidValue(
-            f"{param} {value[:100]!r}: use up to 100 letters, digits, '_', '.', '-'; a letter or digit first",
-            param=param,
-        )
+def _check_expiry(expires_ns: int | None, now_ns: int) -> None:
+    if expires_ns is not None and not now_ns < expires_ns < 1 << 62:
+        raise InvalidValue("the end of a key lies in the future", param="expires")
 
 
-def _check_patterns(patterns: tuple[str, ...]) -> None:
-    if not 0 < len(patterns) <= PATTERNS_MAX:
-        raise InvalidValue(
-            f"a key needs 1 to {PATTERNS_MAX} model patterns; '*' is all models", param="models"
-        )
-    for pattern in patterns:
-        if not 0 < len(pattern) <= 200 or not pattern.isprintable():
-            raise InvalidValue(
-                f"model pattern {pattern[:200]!r}: use 1 to 200 printable characters", param="models"
-            )
+def _audit(
+    connection: Connection, actor: Actor, action: str, old: KeyRecord | None, new: KeyRecord, now_ns: int
+) -> None:
+    change = Change(
+        action=action,
+        subject=new.entry.id,
+        before=None if old is None else describe_key(old),
+        after=describe_key(new),
+    )
+    append_audit(connection, actor, change, now_ns)

@@ -98,7 +98,7 @@ class Service:
         self.active.add(exchange)
         intake = self.intake
         try:
-            key = intake.authenticate(exchange.state, call)
+            key = intake.authenticate(exchange.state, call, exchange.at_ns)
             exchange.key = key.entry
             if self.draining:
                 raise Draining(_DRAINING, retry_after_s=1)
@@ -117,6 +117,10 @@ class Service:
             self._fail(exchange, error)
             self._close(exchange)
             return None
+
+    def authenticate(self, call: Call) -> KeyState:
+        """Whose call it is that needs no target.  Raises Unauthenticated."""
+        return self.intake.authenticate(self.state, call, self._clock.wall_ns())
 
     async def _receive(self, exchange: Exchange, key: KeyState) -> None:
         exchange.body = await self.intake.read_body(exchange)

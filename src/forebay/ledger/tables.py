@@ -78,6 +78,7 @@ events = Table(
     Column("experiment", Text, nullable=False),
     Column("variant", Text, nullable=False),
     Column("worker", Integer, nullable=False),
+    Column("region", Text, nullable=False, server_default=""),
     UniqueConstraint("segment_id", "position"),
     Index(None, "at_ns"),
     sqlite_autoincrement=True,

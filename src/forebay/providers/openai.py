@@ -11,6 +11,8 @@ from forebay.core.errors import ForebayError, InvalidJSON, InvalidValue, Missing
 from forebay.core.events import Tokens
 from forebay.core.routes import Endpoint
 from forebay.providers.json_edit import FIELDS_MAX, NOTHING, UNREADABLE, split_fields
+from forebay.providers.openai_bounds import check_context as check_context
+from forebay.providers.openai_bounds import find_output_cap
 from forebay.providers.openai_stream import StreamMeter
 from forebay.providers.openai_usage import estimate_tokens as estimate_tokens
 from forebay.providers.openai_usage import read_usage
@@ -37,6 +39,12 @@ class RequestView(msgspec.Struct, frozen=True):
         """Whether the caller itself asked for the usage event of its stream."""
         options = self.stream_options
         return isinstance(options, StreamOptions) and options.include_usage is True
+
+
+class CappedView(RequestView, frozen=True, kw_only=True):
+    """Of a request that names no limit for its output and gets one."""
+
+    cap_tokens: int
 
 
 class AnswerView(msgspec.Struct, frozen=True):
@@ -107,10 +115,23 @@ def _explain(error: msgspec.ValidationError) -> ForebayError:
     return InvalidValue(f"`{param}` has the wrong type: {what[:1].lower()}{what[1:]}", param=param)
 
 
+def cap_output(body: bytes, view: RequestView, endpoint: Endpoint, tokens_max: int) -> RequestView:
+    """The view of a request whose output may have `tokens_max` tokens, all its choices together.
+
+    Raises:
+        OutputTooLong, InvalidValue, InvalidJSON: it asks for more, or says how much in no way that we read.
+    """
+    cap = None if endpoint is Endpoint.EMBEDDINGS else find_output_cap(body, endpoint, tokens_max)
+    if cap is None:
+        return view
+    return CappedView(**msgspec.structs.asdict(view), cap_tokens=cap)
+
+
 def encode_request(
     body: bytes, view: RequestView, endpoint: Endpoint, target_model: str
 ) -> bytes | list[bytes | memoryview]:
-    """The bytes for a target: the caller's own, but for the model's name and the question for usage.
+    """The bytes for a target: the caller's own, but for the model's name, the question for usage, and a limit
+    of the output where the key has one and the caller named none.
 
     A body of more than JOINED_MAX_BYTES that has to be changed comes in pieces that lie in it, not as a copy.
 
@@ -118,6 +139,9 @@ def encode_request(
         InvalidJSON: something has to change, and the body has no place for it that can be found.
     """
     changes: dict[str, bytes] = {}
+    if type(view) is CappedView:
+        # The older name in chats as well: what does not know the newer one would pass over it.
+        changes["max_tokens"] = b"%d" % view.cap_tokens
     if view.model != target_model:
         changes["model"] = msgspec.json.encode(target_model)
     if view.stream and endpoint is not Endpoint.EMBEDDINGS and not view.wants_usage:

@@ -1,0 +1,140 @@
+"""Teams and projects at rest.  A project belongs to a team, and no key of it may do more than it.
+
+Neither is ever removed or renamed: records bear their names.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+from sqlalchemy import Connection, RowMapping, select
+
+from forebay.core.clock import Clock
+from forebay.core.keys import Rights
+from forebay.gateway.repo_audit import Change, append_audit
+from forebay.gateway.repo_tables import projects, teams
+from forebay.gateway.tenancy import (
+    Actor,
+    ProjectNotFound,
+    ProjectRecord,
+    TeamNotFound,
+    TeamRecord,
+    check_owner,
+    check_rights,
+    describe_project,
+)
+from forebay.store.database import Database
+
+_LISTS = ("models", "endpoints", "regions")
+
+
+class TeamRepo:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def list_teams(self) -> tuple[TeamRecord, ...]:
+        """In the order of their names."""
+        with self._database.read() as connection:
+            rows = connection.execute(select(teams)).mappings().all()
+        return tuple(sorted((TeamRecord(**row) for row in rows), key=lambda team: team.name))
+
+    def list_projects(self) -> tuple[ProjectRecord, ...]:
+        """In the order of their teams' names and their own."""
+        with self._database.read() as connection:
+            rows = connection.execute(select(projects)).mappings().all()
+        return tuple(sorted(map(_make_project, rows), key=lambda project: (project.team, project.name)))
+
+    def get_project(self, team: str, name: str) -> ProjectRecord:
+        """Raises TeamNotFound, ProjectNotFound."""
+        with self._database.read() as connection:
+            return _load_project(connection, team, name)
+
+    def create_team(self, name: str, actor: Actor) -> TeamRecord:
+        """The team, made unless it exists.  Raises InvalidValue."""
+        check_owner("team", name)
+        now_ns = self._clock.wall_ns()
+        with self._database.begin() as connection:
+            row = connection.execute(select(teams).where(teams.c.name == name)).mappings().one_or_none()
+            if row is not None:
+                return TeamRecord(**row)
+            connection.execute(teams.insert().values(name=name, created_ns=now_ns))
+            append_audit(
+                connection, actor, Change(action="team.create", subject=name, after={"name": name}), now_ns
+            )
+        return TeamRecord(name=name, created_ns=now_ns)
+
+    def put_project(self, team: str, name: str, rights: Rights, actor: Actor) -> ProjectRecord:
+        """The project with these rights: made, or changed, or as it was.
+
+        Raises InvalidValue, TeamNotFound.
+        """
+        check_owner("project", name)
+        check_rights(rights)
+        now_ns = self._clock.wall_ns()
+        with self._database.begin() as connection:
+            try:
+                old = _load_project(connection, team, name)
+            except ProjectNotFound:
+                connection.execute(
+                    projects.insert().values(team=team, name=name, created_ns=now_ns, **encode_rights(rights))
+                )
+                new = _load_project(connection, team, name)
+                change = Change(
+                    action="project.create", subject=f"{team}/{name}", after=describe_project(new)
+                )
+                append_audit(connection, actor, change, now_ns)
+                return new
+            if old.rights == rights:
+                return old
+            place = (projects.c.team == team) & (projects.c.name == name)
+            connection.execute(projects.update().where(place).values(**encode_rights(rights)))
+            new = _load_project(connection, team, name)
+            change = Change(
+                action="project.change",
+                subject=f"{team}/{name}",
+                before=describe_project(old),
+                after=describe_project(new),
+            )
+            append_audit(connection, actor, change, now_ns)
+            return new
+
+
+def check_project_exists(connection: Connection, team: str, name: str) -> None:
+    """Raises TeamNotFound, ProjectNotFound."""
+    _load_project(connection, team, name)
+
+
+def encode_rights(rights: Rights) -> Mapping[str, object]:
+    """As columns: lists are JSON."""
+    columns = msgspec.structs.asdict(rights)
+    return columns | {name: msgspec.json.encode(columns[name]).decode() for name in _LISTS}
+
+
+def make_rights(row: RowMapping, prefix: str = "") -> Rights:
+    """Of columns whose names begin with `prefix`."""
+    lists = {name: msgspec.json.decode(row[prefix + name], type=tuple[str, ...]) for name in _LISTS}
+    return Rights(
+        **lists,
+        tier_max=row[f"{prefix}tier_max"],
+        context_max_tokens=row[f"{prefix}context_max_tokens"],
+        output_max_tokens=row[f"{prefix}output_max_tokens"],
+    )
+
+
+def _load_project(connection: Connection, team: str, name: str) -> ProjectRecord:
+    place = (projects.c.team == team) & (projects.c.name == name)
+    row = connection.execute(select(projects).where(place)).mappings().one_or_none()
+    if row is not None:
+        return _make_project(row)
+    if connection.execute(select(teams.c.name).where(teams.c.name == team)).first() is None:
+        raise TeamNotFound(f"there is no team {team[:100]!r}: `forebay teams create` makes one", param="team")
+    raise ProjectNotFound(
+        f"the team {team!r} has no project {name[:100]!r}: `forebay projects create` makes one",
+        param="project",
+    )
+
+
+def _make_project(row: RowMapping) -> ProjectRecord:
+    return ProjectRecord(
+        team=row["team"], name=row["name"], rights=make_rights(row), created_ns=row["created_ns"]
+    )
