@@ -36,6 +36,7 @@ def compute_check_problems(
         *_check_addresses(source.data),
         *_check_engines(source.data, origin),
         *_check_models(source.data, origin, env),
+        *_check_prices(source.data),
     ]
     return [
         ConfigProblem(
@@ -255,4 +256,20 @@ def _check_copies(data: Mapping[str, Any]) -> Iterator[Found]:
         place = (name, str(target.get("engine")), str(target.get("url")), str(target.get("model")))
         if place in seen and ("engine" in target or "url" in target):
             yield _error(path, f"is the same as {format_key(seen[place])}", "remove one of the two")
+        seen.setdefault(place, path)
+
+
+def _check_prices(data: Mapping[str, Any]) -> Iterator[Found]:
+    book = _mapping(data.get("prices")).get("book")
+    seen: dict[tuple[str, ...], KeyPath] = {}
+    for index, entry in enumerate(book if isinstance(book, list) else ()):
+        if not isinstance(entry, Mapping):
+            continue
+        path: KeyPath = ("prices", "book", index)
+        if not any(entry.get(key) not in (None, {}) for key in _PRICE_KEYS):
+            yield _error(path, "names no price", f"give one of {', '.join(_PRICE_KEYS)}; 0 is for free")
+        place = tuple(str(entry.get(key, "*" if key == "model" else "")) for key in _PRICE_PLACE)
+        if place in seen:
+            hint = "remove one of the two, or give the newer one a later `from`"
+            yield _error(path, f"is for the same requests and time as {format_key(seen[place])}", hint)
         seen.setdefault(place, path)

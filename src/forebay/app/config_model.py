@@ -10,111 +10,30 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    StrictFloat,
-    StrictInt,
-    ValidationInfo,
-    WithJsonSchema,
-    model_validator,
+from pydantic import ConfigDict, Field, PrivateAttr, StrictInt, model_validator
+
+from forebay.app.config_defaults import fill_engines_and_models
+from forebay.app.config_prices import PricesConfig
+from forebay.app.config_values import (
+    Bytes,
+    ConfigOrigin,
+    Count,
+    EngineName,
+    Host,
+    Label,
+    ModelName,
+    Port,
+    ResolvedPath,
+    Seconds,
+    SecondsOrZero,
+    SecretReference,
+    Section,
+    Threads,
+    Tier,
+    Url,
+    Weights,
 )
 from forebay.core.routes import Endpoint
-from forebay.engines.weights import EMBEDDED_PREFIX
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigOrigin:
-    """Where a configuration comes from: passed as pydantic's validation context."""
-
-    folder: Path  #: relative paths in the file start here
-    file: Path | None  #: None when there is no file and the defaults apply
-
-
-# --- kinds of values ----------------------------------------------------------------------------------------
-
-
-def _resolve_path(value: Path, info: ValidationInfo) -> Path:
-    if "\0" in str(value):
-        raise ValueError("not a usable path")
-    try:
-        value = value.expanduser()
-    except RuntimeError:
-        raise ValueError("the home folder of that user is not known") from None
-    return info.context.folder / value if isinstance(info.context, ConfigOrigin) else value
-
-
-def _resolve_weights(value: str, info: ValidationInfo) -> str:
-    if value.startswith(EMBEDDED_PREFIX):
-        name = value.removeprefix(EMBEDDED_PREFIX)
-        if name not in EMBEDDED_MODELS:
-            raise ValueError(f"no embedded model of that name; there is {', '.join(EMBEDDED_MODELS)}")
-        return value
-    return str(_resolve_path(Path(value), info))
-
-
-def _check_secret(value: str, info: ValidationInfo) -> str:
-    kind, _, rest = value.partition(":")
-    if kind == "env" and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", rest):
-        return value
-    if kind == "file" and rest.strip():
-        return f"file:{_resolve_path(Path(rest), info)}"
-    raise ValueError("a secret is given as a reference: env:NAME or file:PATH")
-
-
-def _check_url(value: str) -> str:
-    """No part of the value goes into a message: people paste addresses with passwords in them."""
-    try:
-        parts = urlsplit(value)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise ValueError("not an address; it should look like https://host/v1") from None
-    if parts.scheme not in ("http", "https") or not host or port == 0:
-        raise ValueError("not an address; it should look like https://host/v1")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("a name or password in the address is not allowed; use api_key: env:NAME")
-    if parts.query or parts.fragment or re.search(r"[\s\x00-\x1f\x7f]", value):
-        raise ValueError("the address must have no query, no fragment and no blanks")
-    if not host.isascii():
-        raise ValueError("the host must be in ASCII; give a name with other letters in its form `xn--…`")
-    if not value.isascii():
-        raise ValueError("the path must be in ASCII; give other characters percent-encoded")
-    return value.rstrip("/")
-
-
-def _check_host(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9.:_%-]+", value) or re.fullmatch(r"[^:]*:\d+", value):
-        raise ValueError("only a host name or an IP address, without scheme and port")
-    return value
-
-
-ResolvedPath = Annotated[Path, AfterValidator(_resolve_path)]
-Weights = Annotated[str, Field(min_length=1), AfterValidator(_resolve_weights)]
-SecretReference = Annotated[
-    str,
-    AfterValidator(_check_secret),
-    WithJsonSchema({"type": "string", "pattern": "^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$"}),
-]
-Url = Annotated[str, AfterValidator(_check_url)]
-Host = Annotated[str, AfterValidator(_check_host)]
-Port = Annotated[StrictInt, Field(ge=0, le=65535)]
-Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
-Threads = Annotated[StrictInt, Field(ge=1, le=1024)]
-Bytes = Annotated[StrictInt, Field(ge=1024, le=1 << 44)]
-Seconds = Annotated[StrictFloat, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
-SecondsOrZero = Annotated[StrictFloat, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
-ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$")]
-EngineName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Tier = Literal["provisioned", "autoscaled", "quantized", "provider"]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
 
 # --- sections -----------------------------------------------------------------------------------------------
 
@@ -194,11 +113,6 @@ class LedgerConfig(Section):
     )
     keep_segments_s: SecondsOrZero = Field(
         default=86_400.0, description="Seconds that a segment stays on disk after the database has all of it."
-    region: Label | None = Field(
-        default=None,
-        description="Where it is, such as `eu-west`. Requests of a key that is bound to regions never go to "
-        "a target without one.",
-    )
     )
 
 
@@ -280,6 +194,11 @@ class TargetConfig(Section):
         default=None,
         description="Kind of capacity; null takes `provisioned` for an engine, `provider` for a `url`.",
     )
+    region: Label | None = Field(
+        default=None,
+        description="Where it is, such as `eu-west`. Requests of a key that is bound to regions never go to "
+        "a target without one.",
+    )
     pool: Label | None = Field(
         default=None,
         description="Name for like replicas in metrics and records; null takes the engine or the host.",
@@ -334,6 +253,7 @@ class Config(Section):
         default_factory=dict,
         description="Public names that callers use. Default: every engine under its own name.",
     )
+    prices: PricesConfig = Field(default=PricesConfig(), description="What requests cost, for the bill.")
 
     _origin: ConfigOrigin | None = PrivateAttr(None)
 

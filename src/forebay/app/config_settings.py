@@ -78,12 +78,12 @@ def find_keys(path: tuple[str | int, ...]) -> tuple[str, ...]:
     rest = list(path)
     while rest:
         name = rest.pop(0)
-        known = [model.model_fields for model in models]
+        known = [_fields_by_key(model) for model in models]
         fields = [each[name] for each in known if isinstance(name, str) and name in each]
         models = [model for field in fields for model in _models_in(field.annotation)]
         if any(_holds_many(field.annotation) for field in fields) and rest:
             rest.pop(0)
-    return tuple(dict.fromkeys(name for model in models for name in model.model_fields))
+    return tuple(dict.fromkeys(name for model in models for name in _fields_by_key(model)))
 
 
 def find_key_elsewhere(word: str) -> str | None:
@@ -94,8 +94,13 @@ def find_key_elsewhere(word: str) -> str | None:
     return None
 
 
+def _fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """By the names in the file: one that Python has a use for itself has another name in the model."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
 def _walk(model: type[BaseModel], prefix: str) -> Iterator[Setting]:
-    for name, field in model.model_fields.items():
+    for name, field in _fields_by_key(model).items():
         path = f"{prefix}{name}"
         inner = _models_in(field.annotation)
         many = _holds_many(field.annotation)
@@ -132,6 +137,10 @@ def _default_text(field: FieldInfo) -> str:
         return "see above"
     if default is None:
         return "null"
+    if default == ():
+        return "[]"
+    if isinstance(default, bool):
+        return str(default).lower()
     if isinstance(default, float):
         return f"{default:g}" if default < 1e5 else f"{default:.0f}"
     return str(default)
