@@ -1,0 +1,249 @@
+"""The authority over all limits of this machine: lends units to the workers over a socket.
+
+The decisions are `policy.lending`'s; this is the shell that carries them out.  What is left of each limit
+lies in a file that outlives the process (`quota_state`), written before a loan is told; so after `kill -9`
+nothing that was lent is lent again.  It must never let one worker wait for another that does not answer.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from forebay.app.quota_state import QuotaState
+from forebay.core.clock import Clock
+from forebay.core.limits import Limit
+from forebay.gateway.policy.lending import Lender, Shortage
+from forebay.gateway.policy.meter import Now
+from forebay.gateway.quota_wire import (
+    Ask,
+    FrameSplitter,
+    FromAuthority,
+    Hello,
+    Lent,
+    Recall,
+    Refused,
+    Return,
+    decode_from_worker,
+    encode_frame,
+)
+
+logger = logging.getLogger("forebay.quota")
+
+GRACE_S = 0.5  #: after a start, for workers to say what they hold
+RECALL_MAX_S = 0.05  #: for workers to return what others need
+RECALL_AGAIN_S = 0.02  #: after a recall that brought nothing, before the same limit is recalled again
+
+
+class QuotaServer:
+    """See the module.
+
+    Args:
+        path: of the socket.
+        state: what was left of each limit.
+    """
+
+    def __init__(self, path: Path, state: QuotaState, clock: Clock) -> None:
+        self._path = path
+        self._state = state
+        self._clock = clock
+        self._lender = Lender()
+        self._connections: dict[str, _WorkerConnection] = {}
+        self._recalls: dict[str, asyncio.Future[None]] = {}
+        self._recalled_at: dict[str, float] = {}
+        self._awaited: dict[str, set[str]] = {}  # workers whose answer to a recall is due, by limit
+        self._server: asyncio.Server | None = None
+        self._ready_at = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Raises OSError."""
+        with suppress(FileNotFoundError):
+            self._path.unlink()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(lambda: _WorkerConnection(self), str(self._path))
+        os.chmod(self._path, 0o600)
+        self._ready_at = loop.time() + GRACE_S
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self._connections.values()):
+            connection.close()
+        self._state.close()
+
+    def set_limits(self, limits: Iterable[Limit]) -> None:
+        """Raises OSError."""
+        now = self._now()
+        self._lender.set_limits(limits, now)
+        self._state.restore(self._lender.meters, now)
+        self._state.save(self._lender.meters.values())
+
+    def list_left(self) -> list[tuple[Limit, int]]:
+        """Each limit, and what neither was used nor is lent."""
+        now = self._now()
+        for meter in self._lender.meters.values():
+            meter.advance(now)
+        return [(meter.limit, meter.left) for meter in self._lender.meters.values()]
+
+    def _now(self) -> Now:
+        return Now(self._clock.monotonic_ns(), self._clock.wall_ns())
+
+    # --- workers --------------------------------------------------------------------------------------------
+
+    def join(self, connection: "_WorkerConnection", hello: Hello) -> None:
+        before = self._connections.get(hello.worker)
+        if before is not None and before is not connection:
+            self._lender.leave(hello.worker)
+            before.close()
+        self._connections[hello.worker] = connection
+        self._lender.join(hello.worker, [(held.limit_id, held.units) for held in hello.held])
+
+    def leave(self, worker: str, connection: "_WorkerConnection") -> None:
+        if self._connections.get(worker) is not connection:
+            return  # it is back over another connection
+        del self._connections[worker]
+        self._lender.leave(worker)
+        self._save(list(self._lender.meters))
+        for limit_id in tuple(self._awaited):
+            self._note_answer(worker, limit_id)
+
+    def take_back(self, worker: str, message: Return) -> None:
+        now = self._now()
+        for held in message.returned:
+            self._lender.give_back(worker, held.limit_id, held.epoch, held.units, now)
+        self._save([held.limit_id for held in message.returned])
+        if message.recalled:
+            self._note_answer(worker, message.recalled)
+
+    def answer(self, connection: "_WorkerConnection", ask: Ask) -> None:
+        """Answers at once if it can; what needs a recall is answered by a task."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._ready_at:
+            found = self._lend(connection.worker, ask)
+            if not isinstance(found, Shortage) or not self._may_recall(found, connection.worker):
+                connection.send(_tell(ask, found))
+                return
+        task = loop.create_task(self._answer_late(connection, ask))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_late(self, connection: "_WorkerConnection", ask: Ask) -> None:
+        await asyncio.sleep(max(0.0, self._ready_at - asyncio.get_running_loop().time()))
+        found = self._lend(connection.worker, ask)
+        while isinstance(found, Shortage) and self._may_recall(found, connection.worker):
+            await self._recall(found.limit_id, connection.worker)
+            found = self._lend(connection.worker, ask)
+        connection.send(_tell(ask, found))
+
+    def _lend(self, worker: str, ask: Ask) -> tuple[Any, ...] | Shortage:
+        found = self._lender.ask(worker, ask.wants, self._now())
+        if not isinstance(found, Shortage):
+            self._save([loan.limit_id for loan in found])  # before anybody hears of it
+        return found
+
+    def _save(self, limit_ids: Iterable[str]) -> None:
+        meters = self._lender.meters
+        self._state.save(meters[limit_id] for limit_id in limit_ids if limit_id in meters)
+
+    # --- recalls --------------------------------------------------------------------------------------------
+
+    def _may_recall(self, shortage: Shortage, worker: str) -> bool:
+        limit_id = shortage.limit_id
+        if not self._lender.list_holders(limit_id, worker):
+            return False
+        now = asyncio.get_running_loop().time()
+        return limit_id in self._recalls or now >= self._recalled_at.get(limit_id, 0.0) + RECALL_AGAIN_S
+
+    async def _recall(self, limit_id: str, worker: str) -> None:
+        """Asks all who hold something of a limit to return it, and waits a moment for their answers."""
+        loop = asyncio.get_running_loop()
+        running = self._recalls.get(limit_id)
+        if running is None:
+            running = self._recalls[limit_id] = loop.create_future()
+            holders = self._lender.list_holders(limit_id, worker)
+            self._awaited[limit_id] = {name for name in holders if name in self._connections}
+            frame = Recall(limit_id)
+            for name in tuple(self._awaited[limit_id]):
+                self._connections[name].send(frame)
+            loop.call_later(RECALL_MAX_S, self._end_recall, limit_id, running)
+            if not self._awaited[limit_id]:
+                self._end_recall(limit_id, running)
+        await asyncio.shield(running)
+
+    def _note_answer(self, worker: str, limit_id: str) -> None:
+        awaited = self._awaited.get(limit_id)
+        if awaited is None:
+            return
+        awaited.discard(worker)
+        if not awaited:
+            self._end_recall(limit_id, self._recalls[limit_id])
+
+    def _end_recall(self, limit_id: str, recall: asyncio.Future[None]) -> None:
+        if self._recalls.get(limit_id) is not recall:
+            return
+        del self._recalls[limit_id]
+        self._awaited.pop(limit_id, None)
+        self._recalled_at[limit_id] = asyncio.get_running_loop().time()
+        recall.set_result(None)
+
+
+def _tell(ask: Ask, found: tuple[Any, ...] | Shortage) -> Lent | Refused:
+    if isinstance(found, Shortage):
+        wait_ns = -1 if found.wait_ns is None else found.wait_ns
+        return Refused(ask.number, found.limit_id, max(0, found.left), wait_ns)
+    return Lent(ask.number, found)
+
+
+class _WorkerConnection(asyncio.Protocol):
+    """One worker's end."""
+
+    def __init__(self, server: QuotaServer) -> None:
+        self._server = server
+        self._splitter = FrameSplitter()
+        self._transport: Any = None
+        self.worker = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for payload in self._splitter.feed(data):
+                self._handle(decode_from_worker(payload))
+        except (ValueError, msgspec.MsgspecError) as error:
+            logger.error("a worker speaks another language, its connection is closed: %s", error)
+            self.close()
+        except OSError as error:
+            # The worker falls back on its share until the disk takes the state again.
+            logger.error("the state of the limits can't be written: %s", error)
+            self.close()
+
+    def _handle(self, message: Hello | Ask | Return) -> None:
+        match message:
+            case Hello():
+                self.worker = message.worker
+                self._server.join(self, message)
+            case Ask():
+                self._server.answer(self, message)
+            case Return():
+                self._server.take_back(self.worker, message)
+
+    def send(self, message: FromAuthority) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode_frame(message))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self.worker:
+            with suppress(OSError):
+                self._server.leave(self.worker, self)

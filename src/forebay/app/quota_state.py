@@ -1,0 +1,94 @@
+"""What is left of each limit, in a file that outlives the process that writes it.
+
+One slot a limit, found by a digest of its id, written with one system call; what was written survives
+`kill -9` of the process (not the loss of the machine's power: nothing here waits for the disk).  A slot whose
+check fails, or that says what can't be, counts as a limit of which all was used: never as one of which nothing
+was.
+"""
+
+import hashlib
+import os
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from zlib import crc32
+
+from forebay.core.limits import Measure
+from forebay.gateway.policy.meter import PERIOD_NS, Meter, Now
+
+HEADER = b"forebay-quota 1\n"
+_SLOT = struct.Struct("<16sqQqqq")  # id, whole units, rest of a unit, at_ns, ends_ns, epoch
+SLOT_BYTES = _SLOT.size + 4  # and a CRC
+
+
+class QuotaState:
+    """The file.  Raises OSError from every method that touches it."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._slots: dict[bytes, int] = {}
+        self._saved: dict[bytes, bytes] = {}
+        self._restored: set[str] = set()
+        data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+        if not data.startswith(HEADER):
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, HEADER, 0)
+            data = HEADER
+        for at in range(len(HEADER), len(data) - SLOT_BYTES + 1, SLOT_BYTES):
+            slot = data[at : at + SLOT_BYTES]
+            digest = slot[:16]
+            self._slots[digest] = at
+            self._saved[digest] = slot
+        self._end = len(HEADER) + len(self._slots) * SLOT_BYTES
+
+    def restore(self, meters: Mapping[str, Meter], now: Now) -> None:
+        """Sets meters that are new to this process to what was left of them before it."""
+        for limit_id, meter in meters.items():
+            if limit_id in self._restored:
+                continue
+            self._restored.add(limit_id)
+            slot = self._saved.get(_digest(limit_id))
+            if slot is not None and meter.limit.measure is not Measure.CONCURRENT:
+                _restore(meter, slot, now)
+
+    def save(self, meters: Iterable[Meter]) -> None:
+        for meter in meters:
+            digest = _digest(meter.limit.id)
+            unit = _unit(meter)
+            whole, rest = divmod(meter.level, unit)
+            slot = _SLOT.pack(digest, whole, rest, meter.at_ns, meter.ends_ns, meter.epoch)
+            slot += struct.pack("<I", crc32(slot))
+            at = self._slots.get(digest)
+            if at is None:
+                at = self._slots[digest] = self._end
+                self._end += SLOT_BYTES
+            if os.pwrite(self._fd, slot, at) != SLOT_BYTES:
+                raise OSError(28, "the disk takes no more")
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+def _digest(limit_id: str) -> bytes:
+    return hashlib.sha256(limit_id.encode()).digest()[:16]
+
+
+def _unit(meter: Meter) -> int:
+    limit = meter.limit
+    return PERIOD_NS[limit.period] if meter.is_bucket and limit.period else 1
+
+
+def _restore(meter: Meter, slot: bytes, now: Now) -> None:
+    _, whole, rest, at_ns, _ends_ns, epoch = _SLOT.unpack_from(slot)
+    unit = _unit(meter)
+    if crc32(slot[:-4]) != struct.unpack("<I", slot[-4:])[0] or rest >= unit:
+        meter.level = 0
+        return
+    level = whole * unit + rest
+    if meter.is_bucket:
+        meter.level = min(level, meter.limit.amount * unit)
+        meter.at_ns = min(at_ns, now.monotonic_ns)  # a machine that was started again counts from 0
+    elif epoch == meter.epoch:
+        meter.level = min(level, meter.limit.amount)

@@ -1,0 +1,129 @@
+"""Limits: how much of what a team, a project or a key may use, in which time.  Pure.
+
+A limit is compiled by the control plane, metered by the authority that runs there, and spent by the workers
+from what the authority lends them.
+"""
+
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from forebay.core.events import Tokens
+
+WEIGHT_UNIT = 1000  #: weights are in thousandths, so that units stay integers
+
+
+class Measure(StrEnum):
+    """What a limit counts."""
+
+    REQUESTS = "requests"
+    INPUT_TOKENS = "input_tokens"
+    OUTPUT_TOKENS = "output_tokens"
+    TOTAL_TOKENS = "total_tokens"
+    CONCURRENT = "concurrent_requests"
+
+    __hash__ = str.__hash__
+
+
+class Period(StrEnum):
+    """The time in which the amount may be used."""
+
+    SECOND = "second"
+    MINUTE = "minute"
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+    __hash__ = str.__hash__
+
+
+class Kind(StrEnum):
+    """How time gives back what was used."""
+
+    BUCKET = "bucket"  #: all the time, evenly, up to the amount
+    CALENDAR = "calendar"  #: all of it, when the next period of the calendar begins
+
+
+class WhenAway(StrEnum):
+    """What workers do while the authority does not answer."""
+
+    SHARE = "share"  #: each goes on with its part of every limit
+    OPEN = "open"  #: all requests pass, and are counted later
+    CLOSED = "closed"  #: requests for which nothing is lent are refused
+
+
+class Weights(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a token of each class counts, in thousandths."""
+
+    input: int = WEIGHT_UNIT
+    input_cached: int = WEIGHT_UNIT
+    input_audio: int = WEIGHT_UNIT
+    output: int = WEIGHT_UNIT
+    output_reasoning: int = WEIGHT_UNIT
+    output_audio: int = WEIGHT_UNIT
+
+
+EVEN = Weights()
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """One limit of one owner.
+
+    Attributes:
+        id: unique, and the same as long as owner, measure, period and models are.
+        owner: whose it is, for people: `team growth`, `project translate`, `key key_1234`.
+        amount: units in each period, or at a time for `concurrent_requests`.
+        period: None for `concurrent_requests`.
+        models: glob patterns over the public names to which it applies.
+    """
+
+    id: str
+    owner: str
+    measure: Measure
+    amount: int
+    period: Period | None = None
+    kind: Kind = Kind.BUCKET
+    time_zone: str = "UTC"
+    weights: Weights = EVEN
+    models: tuple[str, ...] = ("*",)
+
+    def applies_to(self, model: str) -> bool:
+        return any(fnmatchcase(model, pattern) for pattern in self.models)
+
+    def describe(self) -> str:
+        """For a person who has met it: `600 requests a minute of team growth`."""
+        what = self.measure.value.replace("_", " ")
+        when = " at a time" if self.period is None else f" a {self.period.value}"
+        return f"{self.amount} {what}{when} of {self.owner}"
+
+
+def count_units(limit: Limit, tokens: Tokens) -> int:
+    """What a request's tokens are under a limit, rounded up; 1 where the limit counts requests."""
+    weights = limit.weights
+    match limit.measure:
+        case Measure.INPUT_TOKENS:
+            return -(-_weigh_input(weights, tokens) // WEIGHT_UNIT)
+        case Measure.OUTPUT_TOKENS:
+            return -(-_weigh_output(weights, tokens) // WEIGHT_UNIT)
+        case Measure.TOTAL_TOKENS:
+            return -(-(_weigh_input(weights, tokens) + _weigh_output(weights, tokens)) // WEIGHT_UNIT)
+        case _:
+            return 1
+
+
+def _weigh_input(weights: Weights, tokens: Tokens) -> int:
+    return (
+        weights.input * (tokens.input or 0)
+        + weights.input_cached * (tokens.input_cached or 0)
+        + weights.input_audio * (tokens.input_audio or 0)
+    )
+
+
+def _weigh_output(weights: Weights, tokens: Tokens) -> int:
+    return (
+        weights.output * (tokens.output or 0)
+        + weights.output_reasoning * (tokens.output_reasoning or 0)
+        + weights.output_audio * (tokens.output_audio or 0)
+    )

@@ -1,0 +1,149 @@
+"""Decides what each worker may spend of each limit: lends units, takes them back.  Pure.
+
+Units that are lent are used up for everybody else, so all workers together never spend more than there is.
+How much is lent beyond what is needed shrinks with what is left: a small limit is lent unit by unit.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from forebay.core.limits import Limit, Measure
+from forebay.gateway.policy.meter import Meter, Now, make_meter
+
+SPARE_PARTS = 4  #: of what is left, one part in `SPARE_PARTS` for each worker is lent beyond the need
+
+
+class Want(msgspec.Struct, frozen=True):
+    """Units of one limit that a worker asks for.
+
+    Attributes:
+        need: without these it can't go on.
+        like: so many would save it from asking again soon; at least the need.
+    """
+
+    limit_id: str
+    need: int
+    like: int
+
+
+class Loan(msgspec.Struct, frozen=True):
+    """Units that a worker may spend, and what others may know of the limit.
+
+    Attributes:
+        epoch: goes back with what is not spent.
+        left: what the limit has left beside the loan.
+        full_in_ns: until all of it is there again if nobody takes any; for the callers' headers.
+        ends_in_ns: until the calendar's period ends, and the units with it; 0 where they do not.
+    """
+
+    limit_id: str
+    epoch: int
+    units: int
+    left: int
+    full_in_ns: int
+    ends_in_ns: int = 0
+
+
+class Shortage(msgspec.Struct, frozen=True):
+    """What there is too little of.
+
+    Attributes:
+        wait_ns: until there would be enough, None where time does not tell.
+        lent: units that other workers hold, and may give back.
+    """
+
+    limit_id: str
+    left: int
+    wait_ns: int | None
+    lent: int
+
+
+class Lender:
+    """All limits of one authority, and who holds what of them."""
+
+    def __init__(self) -> None:
+        self.meters: dict[str, Meter] = {}
+        self._lent: dict[str, dict[str, int]] = {}  # by limit and worker; what was spent of it is not known
+        self.workers: set[str] = set()
+
+    def set_limits(self, limits: Iterable[Limit], now: Now) -> None:
+        """From now on these limits hold; what was used of those that stay stays used."""
+        known, self.meters = self.meters, {}
+        for limit in limits:
+            meter = known.get(limit.id)
+            if meter is None:
+                meter = make_meter(limit, now)
+            elif meter.limit != limit:
+                meter.change(limit, now)
+            self.meters[limit.id] = meter
+        self._lent = {limit_id: self._lent.get(limit_id, {}) for limit_id in self.meters}
+
+    def join(self, worker: str, held: Iterable[tuple[str, int]]) -> None:
+        """A worker is there, and holds units that were lent to it before this authority knew it."""
+        self.workers.add(worker)
+        for limit_id, units in held:
+            meter = self.meters.get(limit_id)
+            if meter is not None:
+                self._lent[limit_id][worker] = units
+                if meter.limit.measure is Measure.CONCURRENT:
+                    meter.take(units)
+
+    def leave(self, worker: str) -> None:
+        """A worker is gone.
+
+        What it had of tokens and requests may have been spent, so it counts as spent; what it had of places
+        for concurrent requests is free, for its requests are gone with it.
+        """
+        self.workers.discard(worker)
+        for limit_id, lent in self._lent.items():
+            units = lent.pop(worker, 0)
+            meter = self.meters[limit_id]
+            if units and meter.limit.measure is Measure.CONCURRENT:
+                meter.give(units, meter.epoch)
+
+    def ask(self, worker: str, wants: Iterable[Want], now: Now) -> tuple[Loan, ...] | Shortage:
+        """Lends what is needed of all limits, or nothing; the first shortage says why.
+
+        A limit that nobody knows any more holds nobody up.
+        """
+        wants = tuple(want for want in wants if want.limit_id in self.meters)
+        for want in wants:
+            meter = self.meters[want.limit_id]
+            meter.advance(now)
+            if want.need > meter.left:
+                lent = sum(units for name, units in self._lent[want.limit_id].items() if name != worker)
+                return Shortage(want.limit_id, meter.left, meter.compute_wait_ns(want.need, now), lent)
+        return tuple(self._lend(worker, want, now) for want in wants)
+
+    def _lend(self, worker: str, want: Want, now: Now) -> Loan:
+        meter = self.meters[want.limit_id]
+        spare = meter.left // (SPARE_PARTS * max(1, len(self.workers)))
+        units = max(want.need, min(want.like, spare))
+        meter.take(units)
+        lent = self._lent[want.limit_id]
+        lent[worker] = lent.get(worker, 0) + units
+        full = meter.compute_wait_ns(meter.limit.amount, now)
+        ends = meter.ends_ns - now.wall_ns if meter.ends_ns else 0
+        return Loan(want.limit_id, meter.epoch, units, max(0, meter.left), full or 0, ends)
+
+    def give_back(self, worker: str, limit_id: str, epoch: int, units: int, now: Now) -> None:
+        """Takes back what a worker does not need; negative what it spent beyond its loans."""
+        meter = self.meters.get(limit_id)
+        if meter is None:
+            return
+        meter.advance(now)
+        lent = self._lent[limit_id]
+        if meter.limit.measure is Measure.CONCURRENT:
+            units = min(units, lent.get(worker, 0))
+            lent[worker] = lent.get(worker, 0) - units
+        else:
+            lent[worker] = 0  # whoever returns some returns all that is left
+        if units < 0:
+            meter.take(-units)  # it was used, whenever that was
+        else:
+            meter.give(units, epoch)
+
+    def list_holders(self, limit_id: str, worker: str) -> list[str]:
+        """Workers other than one that may have units to give back."""
+        return [name for name, units in self._lent.get(limit_id, {}).items() if units > 0 and name != worker]

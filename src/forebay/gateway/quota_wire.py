@@ -1,0 +1,104 @@
+"""What workers and the authority say to each other: MessagePack in frames of `[u32 length][…]`.  Pure."""
+
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+from forebay.gateway.policy.lending import Loan, Want
+
+FRAME_MAX_BYTES = 4 * 1024 * 1024
+_LENGTH = struct.Struct("<I")
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """Units of a limit that a worker has not spent, with the epoch of their loan."""
+
+    limit_id: str
+    epoch: int
+    units: int
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """A worker's first words, also after a connection that broke.
+
+    Attributes:
+        worker: its name, unique over all processes there ever were.
+        held: what it still holds of what it was lent; for concurrent requests, what it holds and uses.
+    """
+
+    worker: str
+    held: tuple[Held, ...]
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """Asks for units, all or none.  `number` comes back with the answer."""
+
+    number: int
+    wants: tuple[Want, ...]
+
+
+class Return(msgspec.Struct, frozen=True, tag="return"):
+    """Gives units back, which may be none; negative ones were spent beyond a loan."""
+
+    returned: tuple[Held, ...]
+    recalled: str = ""  #: the limit whose recall this answers
+
+
+class Lent(msgspec.Struct, frozen=True, tag="lent"):
+    """Yes."""
+
+    number: int
+    loans: tuple[Loan, ...]
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """No: of a limit only `left` units are left; `wait_ns` until there are enough, -1 where nobody knows."""
+
+    number: int
+    limit_id: str
+    left: int
+    wait_ns: int
+
+
+class Recall(msgspec.Struct, frozen=True, tag="recall"):
+    """Others need what is not spent of a limit: return it now."""
+
+    limit_id: str
+
+
+FromWorker = Hello | Ask | Return
+FromAuthority = Lent | Refused | Recall
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode
+decode_from_authority = msgspec.msgpack.Decoder(FromAuthority).decode
+
+
+def encode_frame(message: FromWorker | FromAuthority) -> bytes:
+    payload = _encode(message)
+    return _LENGTH.pack(len(payload)) + payload
+
+
+class FrameSplitter:
+    """Cuts a stream of bytes into payloads, whatever the reads."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Raises ValueError for a frame that is too long; the stream is of no use then."""
+        held = self._held
+        held += data
+        at = 0
+        try:
+            while len(held) - at >= 4:
+                (length,) = _LENGTH.unpack_from(held, at)
+                if length > FRAME_MAX_BYTES:
+                    raise ValueError(f"a frame of {length} bytes: at most {FRAME_MAX_BYTES} are accepted")
+                if len(held) - at - 4 < length:
+                    break
+                at += 4 + length
+                yield bytes(held[at - length : at])
+        finally:
+            del held[:at]
