@@ -73,6 +73,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     variant: str = ""  #: reserved
     worker: int = 0
     region: str = ""  #: of the last target tried
+    tags: tuple[tuple[str, str], ...] = ()  #: the request's `metadata`, where it is as OpenAI has it
 
 
 Event = Finished  #: the union of all events, once there are more

@@ -154,6 +154,7 @@ class Ending:
             "",  # variant
             self._worker,
             region,
+            exchange.view.tags if exchange.route else (),
         )
         self._recorder.record(record)
         exchange.state.cells.count_finished(exchange.cells, record)

@@ -14,6 +14,7 @@ from forebay.providers.json_edit import FIELDS_MAX, NOTHING, UNREADABLE, split_f
 from forebay.providers.openai_bounds import check_context as check_context
 from forebay.providers.openai_bounds import find_output_cap
 from forebay.providers.openai_stream import StreamMeter
+from forebay.providers.openai_tags import read_tags
 from forebay.providers.openai_usage import estimate_tokens as estimate_tokens
 from forebay.providers.openai_usage import read_usage
 
@@ -33,6 +34,12 @@ class RequestView(msgspec.Struct, frozen=True):
     model: str
     stream: bool | None = None
     stream_options: StreamOptions | Unset | None = UNSET
+    metadata: msgspec.Raw = NOTHING  #: kept as bytes, because nothing is wrong with a request whose tags are
+
+    @property
+    def tags(self) -> tuple[tuple[str, str], ...]:
+        """What the caller wants its record to be found by."""
+        return () if self.metadata is NOTHING else read_tags(self.metadata)
 
     @property
     def wants_usage(self) -> bool:
