@@ -22,6 +22,7 @@ from forebay.gateway.http import App
 from forebay.gateway.metrics import Cells, compute_layout
 from forebay.gateway.model import build_state
 from forebay.gateway.policy.progress import BODY_MAX_NS, WINDOW_MIN_BYTES, WINDOW_NS
+from forebay.gateway.quota import Quota
 from forebay.gateway.records import Recorder
 from forebay.gateway.server import Server
 from forebay.gateway.service import Service
@@ -84,7 +85,13 @@ class World:
         self.recorder = Recorder(SegmentWriter(folder, "w0", 1 << 20, clock=self.clock), 100, turn)
         self.dialect = BrittleDialect()
         self.service = Service(
-            state, dialect=self.dialect, recorder=self.recorder, clock=self.clock, worker=0, id_prefix="0"
+            state,
+            dialect=self.dialect,
+            recorder=self.recorder,
+            quota=Quota(loop, folder / "quota.sock", "w0", self.dialect, self.clock),
+            clock=self.clock,
+            worker=0,
+            id_prefix="0",
         )
         app = App(self.service, self.dialect, folder / "metrics")
         self.server = Server(app.handle, 100, self.service.memory, turn)

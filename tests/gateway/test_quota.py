@@ -113,7 +113,7 @@ async def try_many(made: World, count: int, quotas: list[Quota], **request: Any)
     async def ask(quota: Quota) -> Exchange | None:
         one = make_request(**request)
         try:
-            await quota.acquire(one, quota.list_leases(cast(Any, SimpleNamespace(entry=key(made))), "m"))
+            await quota.acquire(one, quota.find_leases(key(made), "m"))
         except RateLimited:
             return None
         return one
@@ -215,7 +215,7 @@ def test_a_refusal_names_the_limit_its_owner_and_the_time() -> None:
             quota = await made.add_worker()
             assert len(await try_many(made, 2, [quota])) == 2
             request = make_request()
-            leases = quota.list_leases(cast(Any, SimpleNamespace(entry=key(made))), "m")
+            leases = quota.find_leases(key(made), "m")
             for _ in range(2):  # told by the authority, and from memory
                 with pytest.raises(
                     RateLimited, match=r"limit of 2 requests a minute of team growth.* in 30 s"
@@ -233,7 +233,7 @@ def test_a_request_that_no_time_makes_room_for_is_told_so() -> None:
     async def test() -> None:
         async with world(TOKENS) as made:
             quota = await made.add_worker()
-            leases = quota.list_leases(cast(Any, SimpleNamespace(entry=key(made))), "m")
+            leases = quota.find_leases(key(made), "m")
             with pytest.raises(
                 RateLimited, match="too small for this request, which may take 10001"
             ) as refused:
@@ -294,7 +294,7 @@ def test_without_an_authority_workers_do_as_they_were_told(when_away: WhenAway) 
                 let_in = 0
             else:
                 let_in = len(await try_many(made, 200, quotas))
-                # A share is a part of what each last heard that there was left, and each heard it at its time.
+                # A share is a part of what each last heard to be left, and each heard it at its own time.
                 assert let_in == 200 if when_away is WhenAway.OPEN else 80 <= let_in <= 100
             await made.start_server()
             await made.reconnect()
@@ -331,7 +331,7 @@ def test_a_worker_that_is_given_up_while_it_waits_loses_no_unit() -> None:
     async def test() -> None:
         async with world(REQUESTS) as made:
             quota = await made.add_worker()
-            leases = quota.list_leases(cast(Any, SimpleNamespace(entry=key(made))), "m")
+            leases = quota.find_leases(key(made), "m")
             for _ in range(50):
                 request = make_request()
                 waiting = asyncio.ensure_future(quota.acquire(request, leases))

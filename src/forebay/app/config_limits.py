@@ -133,7 +133,7 @@ class CompiledLimits:
 
     def _compile(self, rule: LimitConfig, key: KeyEntry) -> Iterator[Limit]:
         owners = {"team": key.team, "project": key.project, "key": key.id}
-        kind = rule.each or next(name for name in _WHOM if getattr(rule, name) is not None)
+        kind: str = rule.each or next(name for name in _WHOM if getattr(rule, name) is not None)
         name = owners[kind]
         if rule.each is None and getattr(rule, kind) != name:
             return

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict, Field, PrivateAttr, StrictInt, model_validator
 
 from forebay.app.config_defaults import fill_engines_and_models
+from forebay.app.config_limits import LimitsConfig
 from forebay.app.config_prices import PricesConfig
 from forebay.app.config_values import (
     Bytes,
@@ -244,6 +245,9 @@ class Config(Section):
     control: ControlConfig = Field(default=ControlConfig(), description="The control plane.")
     ledger: LedgerConfig = Field(
         default=LedgerConfig(), description="The append-only record of what was done."
+    )
+    limits: LimitsConfig = Field(
+        default=LimitsConfig(), description="How much teams, projects and keys may use."
     )
     engines: Mapping[EngineName, EngineConfig] = Field(
         default_factory=dict,

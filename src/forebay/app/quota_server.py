@@ -20,6 +20,7 @@ from forebay.core.clock import Clock
 from forebay.core.limits import Limit
 from forebay.gateway.policy.lending import Lender, Shortage
 from forebay.gateway.policy.meter import Now
+from forebay.gateway.quota_client import short_path
 from forebay.gateway.quota_wire import (
     Ask,
     FrameSplitter,
@@ -66,7 +67,8 @@ class QuotaServer:
         with suppress(FileNotFoundError):
             self._path.unlink()
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: _WorkerConnection(self), str(self._path))
+        with short_path(self._path) as path:
+            self._server = await loop.create_unix_server(lambda: _WorkerConnection(self), path)
         os.chmod(self._path, 0o600)
         self._ready_at = loop.time() + GRACE_S
 

@@ -2,8 +2,7 @@
 
 One slot a limit, found by a digest of its id, written with one system call; what was written survives
 `kill -9` of the process (not the loss of the machine's power: nothing here waits for the disk).  A slot whose
-check fails, or that says what can't be, counts as a limit of which all was used: never as one of which nothing
-was.
+check fails, or that says what can't be, counts as a limit of which all was used, never as an untouched one.
 """
 
 import hashlib

@@ -5,11 +5,15 @@ they come.  Secrets stay references.  `write_snapshot` replaces the file in one 
 old snapshot or the new one and nothing else; it never decides when a snapshot is due (`control` does).
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+
 from forebay.app.atomic_file import write_atomically
 from forebay.app.config import Config
+from forebay.app.config_limits import CompiledLimits
 from forebay.app.config_model import ModelConfig, TargetConfig
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import (
@@ -38,15 +42,21 @@ def compile_snapshot(
         engine_urls: the base URL, `/v1` included, of each engine that was started on this machine.
         created_s: Unix time that `GET /v1/models` gives as a model's birth.
     """
+    keys = tuple(keys)
     routes = []
     for model in sorted(config.models):
         targets = tuple(_compile_targets(model, config.models[model], engine_urls))
         endpoints = tuple(dict.fromkeys(config.models[model].endpoints))
         routes.append(Route(model=model, endpoints=endpoints, targets=targets, created_s=created_s))
+    compiled = CompiledLimits(config.limits.rules, keys)
+    keys = [msgspec.structs.replace(key, limits=compiled.by_key[key.id]) for key in keys]
     return Snapshot(
         table=RouteTable(routes=tuple(routes), attempts_max=config.gateway.attempts_max),
         keys=tuple(sorted(keys, key=lambda key: key.id)),
         limits=_compile_limits(config),
+        quotas=tuple(compiled.limits[limit_id] for limit_id in sorted(compiled.limits)),
+        quota_when_away=config.limits.when_away,
+        quota_workers=config.gateway.workers or os.cpu_count() or 1,
     )
 
 

@@ -29,6 +29,7 @@ from forebay.core.routes import Snapshot
 from forebay.gateway.http import App
 from forebay.gateway.metrics import Cells, compute_layout, fold_dead_files
 from forebay.gateway.model import State, build_state, list_problems
+from forebay.gateway.quota import Quota
 from forebay.gateway.records import Recorder
 from forebay.gateway.server import Server
 from forebay.gateway.service import SWEEP_S, Service
@@ -69,10 +70,15 @@ class Worker:
             run_dir.parent / "ledger", f"w{index}", limits.segment_max_bytes, clock=self._clock
         )
         self._recorder = Recorder(writer, limits.record_backlog_max, turn)
+        self._quota = Quota(
+            loop, run_dir / "quota.sock", f"w{index}-{os.getpid()}-{self._token}", openai, self._clock
+        )
+        self._set_quotas(snapshot)
         self._service = Service(
             self._build(snapshot, None),
             dialect=openai,
             recorder=self._recorder,
+            quota=self._quota,
             clock=self._clock,
             worker=index,
             id_prefix=f"{index}{self._token}",
@@ -96,6 +102,9 @@ class Worker:
         for problem in list_problems(state):
             logger.error("%s", problem)
         return state
+
+    def _set_quotas(self, snapshot: Snapshot) -> None:
+        self._quota.set_limits(snapshot.quotas, snapshot.quota_when_away, snapshot.quota_workers)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -139,6 +148,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the outer edge: a worker never dies of a snapshot
             self._refuse(error, trace=error)
         else:
+            self._set_quotas(snapshot)
             self._recorder.set_backlog_max(snapshot.limits.record_backlog_max)
             self._service.memory.max_bytes = snapshot.limits.memory_max_bytes
             if before.cells is not self._service.state.cells:
@@ -193,6 +203,7 @@ class Worker:
             await asyncio.sleep(LAST_WORDS_S)
         self._server.close()
         self._client.close()
+        self._quota.close()
 
 
 async def _main(make: Callable[[], Worker]) -> None:

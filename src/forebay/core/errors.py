@@ -137,6 +137,14 @@ class RequestTimeout(CallerError):
     code = "request_timeout"
 
 
+class RateLimited(CallerError):
+    """A limit of the key, its project or its team is reached."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+
 class CallerLeft(CallerError):
     """The caller closed the connection.  Nobody reads the answer; 499 goes into the record."""
 
@@ -248,6 +256,13 @@ class Overloaded(ForebayError):
     status = 503
     type = "overloaded_error"
     code = "gateway_overloaded"
+
+
+class QuotaUnavailable(ForebayError):
+    """Nobody can tell what is left of the limits."""
+
+    status = 503
+    code = "quota_unavailable"
 
 
 class Draining(ForebayError):

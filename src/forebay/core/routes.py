@@ -10,6 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from forebay.core.keys import KeyEntry
+from forebay.core.limits import Limit, WhenAway
 
 
 class Endpoint(StrEnum):
@@ -38,8 +39,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     id: str  #: stable and unique in the table; a metric label and a ledger field
     pool: str
     tier: str = "provisioned"
-    dialect: str = "openai"
     region: str = ""  #: where it is, as `forebay.yaml` says; empty when it says nothing
+    dialect: str = "openai"
     url: str  #: base URL up to and including `/v1`, without a slash at the end
     model: str  #: the model's name there
     api_key: str | None = None  #: a reference (`env:NAME` or `file:PATH`), resolved by the worker
@@ -90,6 +91,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     table: RouteTable
     keys: tuple[KeyEntry, ...]
     limits: GatewayLimits = GatewayLimits()
+    quotas: tuple[Limit, ...] = ()  #: what keys, projects and teams may use
+    quota_when_away: WhenAway = WhenAway.SHARE
+    quota_workers: int = 1  #: between whom the limits are shared when nobody lends
     version: int = 1
 
     def compute_hash(self) -> str:

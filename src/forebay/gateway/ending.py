@@ -11,8 +11,11 @@ from forebay.core.errors import (
     ConnectFailed,
     ConnectionsExhausted,
     ConnectTimeout,
+    Draining,
     ForebayError,
     RecordsUnwritable,
+    RequestTimeout,
+    TotalTimeout,
 )
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource
 from forebay.gateway.model import Dialect, Exchange
@@ -21,6 +24,7 @@ from forebay.gateway.relay import JSON_TYPE, Answer, Relay, build_headers
 
 logger = logging.getLogger("forebay.gateway")
 
+DRAINING = "the gateway is shutting down; send the request again"
 _NO_TOKENS = Tokens()
 
 
@@ -115,6 +119,7 @@ class Ending:
         if exchange.recorded:
             return
         exchange.recorded = True
+        exchange.status = status
         key, target = exchange.key, exchange.target
         if code == RecordsUnwritable.code:
             exchange.state.cells.count_refusal(code)  # a record of it would have to wait as well
@@ -173,3 +178,14 @@ def hide_address(error: ForebayError, exchange: Exchange) -> ForebayError:
     if told is None or exchange.target is None:
         return error
     return type(error)(f"the target {exchange.target.id} {told}", retry_after_s=error.retry_after_s)
+
+
+def explain_cancel(exchange: Exchange, *, draining: bool) -> ForebayError:
+    """Why a request's task was ended from outside."""
+    if exchange.left:
+        return CallerLeft("the caller left")
+    if draining:
+        return Draining(DRAINING, retry_after_s=1)
+    if exchange.reading:
+        return RequestTimeout("the request body took too long to arrive")
+    return TotalTimeout("the request did not finish in time")

@@ -291,6 +291,7 @@ class Exchange:
     body_bytes = 0
     broken: ForebayError | None = None  #: why a stream that had begun did not end well
     connection: Connection | None = None
+    estimate: Tokens | None = None  #: of what it will use, where a limit wants to know
     deadline = 0.0  #: loop time at which the current attempt ends
     first_token_ns: int | None = None
     key: KeyEntry | None = None
@@ -300,10 +301,11 @@ class Exchange:
     progress: Progress | None = None  #: of the body, while it comes
     reading = True  #: the body is still coming
     recorded = False
-    route: RouteState | None = None
+    reservation: list[tuple[Any, int, int]] | None = None  #: `quota` explains it
+    route: RouteState | None = None  #: without the targets that its key may not be sent to
     sent = False  #: a target may have worked on it
-    stream = False
     status = 0  #: what the caller got
+    stream = False
     task: asyncio.Task[Any] | None = None
     tokens: Tokens | None = None
     usage_source = UsageSource.NONE

@@ -12,10 +12,11 @@ from pathlib import Path
 from forebay.core.clock import Clock
 from forebay.core.errors import QuotaUnavailable, RateLimited
 from forebay.core.events import Tokens, UsageSource
+from forebay.core.keys import KeyEntry
 from forebay.core.limits import Limit, Measure, WhenAway, count_units
 from forebay.core.routes import Endpoint
 from forebay.gateway.lease import Lease
-from forebay.gateway.model import Dialect, Exchange, KeyState
+from forebay.gateway.model import Dialect, Exchange
 from forebay.gateway.policy.lending import Want
 from forebay.gateway.policy.meter import Now
 from forebay.gateway.quota_client import AuthorityAway, QuotaClient
@@ -26,6 +27,7 @@ OUTPUT_GUESS = 256  #: tokens of an answer whose request names no limit, before 
 IDLE_S = 1.0  #: a lease that nobody used for so long goes back
 REFUSED_S = 0.02  #: after a refusal, before the authority is asked again for as much
 AHEAD_SWEEPS = 4  #: a loan lasts for so many sweeps at the present rate
+PLANS_MAX = 100_000  #: pairs of key and model whose limits need not be looked up again
 FIRST_WORD_S = 1.0  #: for the first line to the authority to stand, after a start
 #: Answers after which nobody knows how much of the work was done.
 UNCERTAIN = frozenset({500, 502, 504})
@@ -49,6 +51,7 @@ class Quota:
         self._clock = clock
         self._leases: dict[str, Lease] = {}
         self._guesses: dict[str, float] = {}  # tokens of an answer, by model
+        self._plans: dict[tuple[str, str], tuple[Lease, ...]] = {}  # by key and model
         self._when_away = WhenAway.SHARE
         self._workers = 1
         self._asks: set[asyncio.Task[None]] = set()
@@ -71,12 +74,18 @@ class Quota:
                 lease = Lease(limit)
             lease.limit = limit
             self._leases[limit.id] = lease
+        self._plans.clear()
         self._return(before.values())
 
-    def list_leases(self, key: KeyState, model: str) -> tuple[Lease, ...]:
+    def find_leases(self, key: KeyEntry, model: str) -> tuple[Lease, ...]:
         """The limits that a key meets with a model."""
-        found = [self._leases[limit_id] for limit_id in key.entry.limits if limit_id in self._leases]
-        return tuple(lease for lease in found if lease.limit.applies_to(model))
+        leases = self._plans.get((key.id, model))
+        if leases is None:
+            found = [self._leases[limit_id] for limit_id in key.limits if limit_id in self._leases]
+            leases = tuple(lease for lease in found if lease.limit.applies_to(model))
+            if len(self._plans) < PLANS_MAX:
+                self._plans[key.id, model] = leases
+        return leases
 
     # --- one request ----------------------------------------------------------------------------------------
 
@@ -273,7 +282,8 @@ class Quota:
     def sweep(self) -> None:
         """To be called every tenth of a second: keeps the line, returns what lies idle, tells of debts."""
         now_s = self._loop.time()
-        self._client.keep_connected(now_s)
+        if self._leases:
+            self._client.keep_connected(now_s)
         due = []
         for lease in self._leases.values():
             lease.spent //= 2

@@ -3,7 +3,9 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,16 @@ logger = logging.getLogger("forebay.gateway")
 
 ASK_MAX_S = 1.0  #: for an answer; an authority that takes longer counts as away
 RETRY_S = 0.1  #: between two tries to connect
+
+
+@contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """Another name of a socket, for the 107 bytes that the system takes may be too few for its own."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 class AuthorityAway(Exception):
@@ -55,7 +67,7 @@ class QuotaClient(asyncio.Protocol):
         lose: Callable[[], None],
     ) -> None:
         self._loop = loop
-        self._path = str(path)
+        self._path = path
         self._worker = worker
         self._hold = hold
         self._recall = recall
@@ -86,7 +98,8 @@ class QuotaClient(asyncio.Protocol):
     async def _connect(self) -> None:
         try:
             async with asyncio.timeout(ASK_MAX_S):
-                await self._loop.create_unix_connection(lambda: self, self._path)
+                with short_path(self._path) as path:
+                    await self._loop.create_unix_connection(lambda: self, path)
         except (OSError, TimeoutError):
             pass  # tried again soon
         finally:
@@ -97,7 +110,8 @@ class QuotaClient(asyncio.Protocol):
         if self._transport is None:
             raise AuthorityAway
         number = next(self._numbers)
-        answer = self._answers[number] = self._loop.create_future()
+        answer: asyncio.Future[Lent | Refused] = self._loop.create_future()
+        self._answers[number] = answer
         self.send(Ask(number, wants))
         try:
             async with asyncio.timeout(ASK_MAX_S):

@@ -274,7 +274,7 @@ def build_headers(exchange: Exchange, content_type: bytes) -> str:
     return (
         f"content-type: {content_type.decode('latin-1')}\r\n"
         f"x-request-id: {exchange.id}\r\n"
-        f"x-forebay-attempts: {exchange.attempts}\r\n"
+        f"x-forebay-attempts: {exchange.attempts}\r\n{exchange.limit_headers}"
     )
 
 

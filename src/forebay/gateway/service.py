@@ -17,20 +17,21 @@ from forebay.core.errors import (
     ForebayError,
     InternalError,
     RecordsUnwritable,
-    RequestTimeout,
     StaleConnection,
     TargetError,
-    TotalTimeout,
 )
 from forebay.core.routes import Endpoint
 from forebay.gateway.call import Call, CallerGone
-from forebay.gateway.ending import Ending
+from forebay.gateway.ending import DRAINING, Ending, explain_cancel
 from forebay.gateway.intake import Intake
+from forebay.gateway.lease import Lease
 from forebay.gateway.memory import Memory
 from forebay.gateway.model import Dialect, Exchange, KeyState, Meter, State, TargetState, build_head_rest
 from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
+from forebay.gateway.quota import Quota
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Answer, Relay, read_answer, refuse_compressed
+from forebay.gateway.trouble import TroubleLog
 from forebay.net.connection import ALL, SOME, Connection
 
 ERROR_START = b'{"error"'  #: how some engines begin an answer whose status says 200
@@ -38,8 +39,6 @@ ERROR_START = b'{"error"'  #: how some engines begin an answer whose status says
 logger = logging.getLogger("forebay.gateway")
 
 SWEEP_S = 0.1
-LOG_EVERY_S = 10.0  #: for each target
-_DRAINING = "the gateway is shutting down; send the request again"
 
 
 class Service:
@@ -57,6 +56,7 @@ class Service:
         *,
         dialect: Dialect,
         recorder: Recorder,
+        quota: Quota,
         clock: Clock,
         worker: int,
         id_prefix: str,
@@ -64,6 +64,8 @@ class Service:
         self.state = state
         self.active: set[Exchange] = set()
         self.recorder = recorder
+        self.quota = quota
+        self._loop = asyncio.get_running_loop()
         self.draining = False
         self._dialect = dialect
         self.memory = Memory(state.snapshot.limits.memory_max_bytes)
@@ -74,8 +76,7 @@ class Service:
         self._monotonic_ns = clock.monotonic_ns
         self._id_prefix = id_prefix
         self._count = 0
-        self._quiet_until: dict[str, float] = {}  # by target, so as many as the configuration names
-        self._loop = asyncio.get_running_loop()
+        self._troubles = TroubleLog(self._loop)
 
     # --- one request ----------------------------------------------------------------------------------------
 
@@ -101,7 +102,7 @@ class Service:
             key = intake.authenticate(exchange.state, call, exchange.at_ns)
             exchange.key = key.entry
             if self.draining:
-                raise Draining(_DRAINING, retry_after_s=1)
+                raise Draining(DRAINING, retry_after_s=1)
             if self.recorder.is_full:
                 raise RecordsUnwritable(
                     "usage can't be recorded at the moment (is the disk full?), so no requests are accepted",
@@ -110,6 +111,10 @@ class Service:
             if not intake.take_whole(exchange):
                 return self._run(exchange, self._receive(exchange, key))
             intake.admit(exchange, key)
+            if key.entry.limits:
+                leases = self.quota.find_leases(key.entry, exchange.model)
+                if not self.quota.reserve(exchange, leases):
+                    return self._run(exchange, self._borrow(exchange, leases))
             if self._send_first(exchange):
                 return None
             return self._run(exchange, self._attempt_all(exchange))
@@ -126,6 +131,10 @@ class Service:
         exchange.body = await self.intake.read_body(exchange)
         exchange.reading = False
         self.intake.admit(exchange, key)
+        await self._borrow(exchange, self.quota.find_leases(key.entry, exchange.model))
+
+    async def _borrow(self, exchange: Exchange, leases: tuple[Lease, ...]) -> None:
+        await self.quota.acquire(exchange, leases)
         await self._attempt_all(exchange)
 
     async def _run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
@@ -133,7 +142,7 @@ class Service:
         try:
             if self.draining:  # all others were cut before this one had a task to cancel
                 work.close()
-                raise Draining(_DRAINING, retry_after_s=1)
+                raise Draining(DRAINING, retry_after_s=1)
             await work
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the outer edge
             self._fail(exchange, error)
@@ -148,7 +157,7 @@ class Service:
             case CallerGone():
                 self._ending.answer_error(exchange, CallerLeft("the caller left"))
             case asyncio.CancelledError():
-                self._ending.answer_error(exchange, self._explain_cancel(exchange))
+                self._ending.answer_error(exchange, explain_cancel(exchange, draining=self.draining))
             case _:
                 cells = exchange.state.cells
                 cells.cells[cells.internal_errors] += 1
@@ -160,6 +169,8 @@ class Service:
     def _close(self, exchange: Exchange) -> None:
         self.active.discard(exchange)
         self.memory.held -= exchange.body_bytes
+        if exchange.reservation is not None:
+            self.quota.settle(exchange)
         connection = exchange.connection
         if connection is not None:
             exchange.connection = None
@@ -240,7 +251,7 @@ class Service:
                 answer = await self._attempt(exchange, target)
             except TargetError as error:
                 self._count_attempt(exchange, target, good=False)
-                self._log_trouble(target, error)
+                self._troubles.tell(target.target.id, error)
                 step = choose_after_error(tries, error)
                 if step is Step.STOP:
                     raise
@@ -335,13 +346,6 @@ class Service:
             return self._relay.correct_status(answer)
         return answer
 
-    def _log_trouble(self, target: TargetState, error: TargetError) -> None:
-        """Says once in a while what is wrong with a target: callers are not told where it is."""
-        now = self._loop.time()
-        if now >= self._quiet_until.get(target.target.id, 0.0):
-            self._quiet_until[target.target.id] = now + LOG_EVERY_S
-            logger.warning("target %s: %s: %s", target.target.id, error.code, error.message)
-
     def _new_meter(self, exchange: Exchange) -> Meter:
         return self._dialect.new_meter(
             hide_usage=not exchange.view.wants_usage,
@@ -356,7 +360,7 @@ class Service:
         broken = exchange.broken if isinstance(exchange.broken, TargetError) else None
         self._count_attempt(exchange, target, good=broken is None)
         if broken is not None:
-            self._log_trouble(target, broken)
+            self._troubles.tell(target.target.id, broken)
 
     # --- all requests ---------------------------------------------------------------------------------------
 
@@ -372,6 +376,7 @@ class Service:
             if late and exchange.task is not None:
                 exchange.task.cancel()
         self.recorder.retry()
+        self.quota.sweep()
         cells = self.state.cells
         cells.cells[cells.in_flight] = len(self.active)
         cells.cells[cells.records_waiting] = self.recorder.waiting
@@ -380,19 +385,10 @@ class Service:
     def cut_all(self) -> int:
         """Ends every request in flight, with an error in its dialect; returns how many."""
         self.draining = True
-        error = Draining(_DRAINING, retry_after_s=1)
+        error = Draining(DRAINING, retry_after_s=1)
         for exchange in tuple(self.active):
             if exchange.task is not None and (exchange.connection is None or exchange.call.is_behind):
                 exchange.task.cancel()
             elif exchange.connection is not None:
                 exchange.connection.fail(error)
         return len(self.active)
-
-    def _explain_cancel(self, exchange: Exchange) -> ForebayError:
-        if exchange.left:
-            return CallerLeft("the caller left")
-        if self.draining:
-            return Draining(_DRAINING, retry_after_s=1)
-        if exchange.reading:
-            return RequestTimeout("the request body took too long to arrive")
-        return TotalTimeout("the request did not finish in time")

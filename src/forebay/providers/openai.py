@@ -13,6 +13,7 @@ from forebay.core.routes import Endpoint
 from forebay.providers.json_edit import FIELDS_MAX, NOTHING, UNREADABLE, split_fields
 from forebay.providers.openai_bounds import check_context as check_context
 from forebay.providers.openai_bounds import find_output_cap
+from forebay.providers.openai_output import read_output_max as read_output_max
 from forebay.providers.openai_stream import StreamMeter
 from forebay.providers.openai_tags import read_tags
 from forebay.providers.openai_usage import estimate_tokens as estimate_tokens
