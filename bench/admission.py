@@ -150,7 +150,7 @@ def limit_keys(snapshot: Snapshot, limits: Sequence[Limit], workers: int) -> Sna
 
 
 def measure_cost(upstream: peers.Upstream, cores: measure.Cores, seconds: int, repeats: int) -> list[Figure]:
-    """CPU that a request takes with all usual limits, less what it takes with none: in turn, the median of pairs."""
+    """CPU of a request with all usual limits less that of one with none: in turn, the median of pairs."""
     plain = peers.build_snapshot(upstream)
     body = build_request(MODEL, stream=False).decode()
     with ExitStack() as stack:
@@ -220,20 +220,25 @@ def count_admitted(port: int, asked: int, callers: int) -> int:
     return sum(admitted)
 
 
+def make_limit(amount: int) -> Limit:
+    """So many requests in one long period: none come back while it is measured."""
+    return Limit(
+        id="x",
+        owner="key bench",
+        measure=Measure.REQUESTS,
+        amount=amount,
+        period=Period.MONTH,
+        kind=Kind.CALENDAR,
+    )
+
+
 def measure_over_admission(
     upstream: peers.Upstream, amount: int, workers: Sequence[int], asked: int, *, kills: bool
 ) -> float:
     """The worst excess over a limit of so many requests in one period, in percent of it."""
     worst = 0.0
     for count in workers:
-        limit = Limit(
-            id="x",
-            owner="key bench",
-            measure=Measure.REQUESTS,
-            amount=amount,
-            period=Period.MONTH,
-            kind=Kind.CALENDAR,
-        )
+        limit = make_limit(amount)
         with tempfile.TemporaryDirectory(prefix="forebay-bench-") as name:
             folder = Path(name)
             (folder / "run").mkdir()
@@ -250,10 +255,8 @@ def measure_over_admission(
                 if thread is not None:
                     thread.join()
         over = 100.0 * (admitted - amount) / amount
-        measure.console.print(
-            f"{amount} requests, {count} workers{', killed' if kills else ''}: {admitted} of {asked} admitted",
-            style="dim",
-        )
+        who = f"{count} workers{', killed' if kills else ''}"
+        measure.console.print(f"{amount} requests, {who}: {admitted} of {asked} admitted", style="dim")
         worst = max(worst, over)
     return max(0.0, worst)
 
@@ -277,11 +280,8 @@ def measure_leaks(upstream: peers.Upstream, disconnects: int) -> list[Figure]:
     amount = 10**9
     limits = (
         Limit(id="places", owner="key bench", measure=Measure.CONCURRENT, amount=64),
-        Limit(
-            id="requests", owner="key bench", measure=Measure.REQUESTS, amount=amount, period=Period.MONTH,
-            kind=Kind.CALENDAR,
-        ),
-    )  # fmt: skip
+        make_limit(amount),
+    )
     body = build_request(MODEL, stream=False)
     head = (
         f"POST {peers.CHAT} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {peers.KEY}\r\n"
@@ -308,7 +308,7 @@ def measure_leaks(upstream: peers.Upstream, disconnects: int) -> list[Figure]:
                 if left["places"] == 64:
                     break
                 time.sleep(0.1)
-            used = amount - left["requests"]
+            used = amount - left["x"]
     return [
         Figure(name="leaked_reservations", value=64 - left["places"], unit="places", target=0.0),
         Figure(name="unaccounted_requests", value=max(0, used - records), unit="requests", target=0.0),

@@ -3,13 +3,14 @@
 # usage: bench.sh [--quick]   quick: smaller runs, to see that they work rather than to publish figures
 set -euo pipefail
 cd "$(dirname "$0")/.."
-gateway=() memory=() health=()
+gateway=() memory=() health=() admission=()
 if [ "${1:-}" = --quick ]; then
-  gateway=(--seconds 1 --repeats 1) memory=(--quick) health=(--seconds 5)
+  gateway=(--seconds 1 --repeats 1) memory=(--quick) health=(--seconds 5) admission=(--quick)
 fi
 # Each one is tried, so that one failure does not hide the figures of the others.
 status=0
 .venv/bin/python bench/gateway.py "${gateway[@]}" || status=$?
 .venv/bin/python bench/memory.py "${memory[@]}" || status=$?
 .venv/bin/python bench/health.py "${health[@]}" || status=$?
+.venv/bin/python bench/admission.py "${admission[@]}" || status=$?
 exit "$status"
