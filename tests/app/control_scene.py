@@ -21,9 +21,10 @@ from forebay.app.config import Config
 from forebay.app.config_values import ConfigOrigin
 from forebay.app.control_http import AdminRoutes, create_admin_app
 from forebay.app.control_plane import ControlPlane
+from forebay.app.control_roles import Doorkeeper
+from forebay.app.control_tenancy import Repos, TenancyRoutes
 from forebay.app.control_watch import ConfigWatch
 from forebay.core.events import Finished, Outcome, Tokens, encode_event
-from forebay.gateway.repo import KeyRepo
 from forebay.ledger.ingest import Ingester
 from forebay.ledger.segment import SegmentWriter
 from forebay.store.database import Database
@@ -64,7 +65,8 @@ class Scene:
         if not self.defaults.database_path.exists():
             self.defaults.database_path.write_bytes(make_empty_database())
         self.database = Database.open(self.defaults.database_path)
-        self.keys = KeyRepo(self.database, self.clock)
+        self.repos = Repos.open(self.database, self.clock)
+        self.keys = self.repos.keys
         self.watch = ConfigWatch(file, saved=self.saved_path, defaults=self.defaults)
         self.plane = ControlPlane(
             self.watch,
@@ -76,14 +78,17 @@ class Scene:
             created_s=1,
             clock=self.clock,
         )
-        routes = AdminRoutes(
-            self.plane,
-            keys=self.keys,
-            database=self.database,
-            state_path=self.defaults.state_path,
-            clock=self.clock,
+        parts = (
+            AdminRoutes(
+                self.plane,
+                database=self.database,
+                state_path=self.defaults.state_path,
+                clock=self.clock,
+            ),
+            TenancyRoutes(self.plane, self.repos, self.clock),
         )
-        self.app: FastAPI = create_admin_app(routes, self.plane, TOKEN)
+        doorkeeper = Doorkeeper(TOKEN, self.repos.tokens)
+        self.app: FastAPI = create_admin_app(parts, self.plane, doorkeeper)
 
     @property
     def saved_path(self) -> Path:

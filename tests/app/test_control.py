@@ -15,6 +15,7 @@ from forebay.app.control_watch import list_restart_settings, load_saved_config, 
 from forebay.core.events import encode_event
 from forebay.core.keys import compute_key_digest
 from forebay.core.routes import decode_snapshot
+from forebay.gateway.tenancy import FOREBAY
 from forebay.ledger.segment import SegmentWriter
 
 ONE = "models:\n  one: {endpoints: [chat/completions], targets: [{engine: smollm2-135m}]}\n"
@@ -72,7 +73,7 @@ def test_a_local_key_is_made_only_where_the_database_knows_none(tmp_path: Path) 
     first = path.read_text()
     ensure_local_key(path, scene.keys)
     assert path.read_text() == first
-    scene.keys.revoke(scene.keys.list_live()[0].id)
+    scene.keys.revoke(scene.keys.list_live()[0].id, FOREBAY)
     ensure_local_key(path, scene.keys)
     assert path.read_text() == first, "what was revoked stays revoked"
     assert scene.keys.list_live() == ()
@@ -256,7 +257,7 @@ def test_records_are_taken_in_to_the_last_one_on_sigterm(start: Start) -> None:
 def test_a_key_that_the_command_line_revokes_leaves_the_snapshot(start: Start, tmp_path: Path) -> None:
     control = start()
     scene = Scene(tmp_path)
-    scene.keys.revoke(scene.keys.list_live()[0].id)
+    scene.keys.revoke(scene.keys.list_live()[0].id, FOREBAY)
     scene.close()
     path = control.data / "run" / "snapshot.msgpack"
     control.wait_for(lambda: decode_snapshot(path.read_bytes()).keys == ())

@@ -16,7 +16,8 @@ from forebay.app.applied import Applied, save_applied
 from forebay.app.config import Config
 from forebay.app.control_errors import describe_validation
 from forebay.app.control_gate import BODY_MAX_BYTES
-from forebay.app.control_schemas import KEY_NAME_PATTERN, KeyCreate
+from forebay.app.control_schemas import KEY_NAME_PATTERN
+from forebay.app.control_tenancy_schemas import KeyCreate
 from forebay.app.control_watch import list_restart_settings
 from forebay.app.supervisor_policy import ChildState
 from forebay.app.supervisor_state import ChildStatus, RunState, save_run_state
@@ -106,9 +107,20 @@ def test_every_admin_route_is_in_the_document(scene: Scene) -> None:
         "GET /admin/v1/status",
         "GET /admin/v1/config",
         "GET /admin/v1/models",
+        "GET /admin/v1/teams",
+        "PUT /admin/v1/teams/{team}",
+        "GET /admin/v1/projects",
+        "GET /admin/v1/teams/{team}/projects/{project}",
+        "PUT /admin/v1/teams/{team}/projects/{project}",
         "GET /admin/v1/keys",
         "POST /admin/v1/keys",
+        "GET /admin/v1/keys/{key_id}",
         "DELETE /admin/v1/keys/{key_id}",
+        "POST /admin/v1/keys/{key_id}/rotate",
+        "GET /admin/v1/tokens",
+        "POST /admin/v1/tokens",
+        "DELETE /admin/v1/tokens/{token_id}",
+        "GET /admin/v1/audit",
         "GET /admin/v1/usage",
     }
     for operations in document["paths"].values():
@@ -233,6 +245,9 @@ def test_a_closed_database_is_a_503_or_500_in_the_envelope(scene: Scene, tmp_pat
 
 
 def test_a_key_is_made_shown_once_given_to_the_gateway_and_revoked(scene: Scene) -> None:
+    assert call(scene, "PUT", "/admin/v1/teams/web", headers=AUTH).status_code == 200
+    project = call(scene, "PUT", "/admin/v1/teams/web/projects/search", json={}, headers=AUTH)
+    assert project.json()["models"] == ["*"]
     wanted = {"name": "Zoë's key", "project": "search", "team": "web", "models": ["chat", "far*"]}
     response = call(scene, "POST", "/admin/v1/keys", json=wanted, headers=AUTH)
     assert response.status_code == 201

@@ -37,7 +37,7 @@ def test_no_admin_route_breaks_its_contract(control: LiveControl, tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No issues found" in done.stdout
     assert "warning" not in done.stdout.lower(), done.stdout
-    assert "Tested: 7" in done.stdout
+    assert "Tested: 18" in done.stdout
     assert control.process.poll() is None
     assert "Traceback" not in control.log.read_text()
     assert control.token not in control.log.read_text()

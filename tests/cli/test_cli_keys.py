@@ -26,6 +26,8 @@ def test_a_key_alone_goes_to_stdout_so_that_a_script_can_take_it() -> None:
 
 
 def test_a_key_is_listed_without_its_text() -> None:
+    forebay("teams", "create", "t")
+    forebay("projects", "create", "p", "--team", "t")
     key = json.loads(
         forebay(
             "keys", "create", "n", "--project", "p", "--team", "t", "-m", "gpt-*", "-m", "x", "--json"

@@ -71,6 +71,8 @@ def draw(*words: str, columns: int, status: int = 0) -> list[str]:
 
 @pytest.mark.parametrize("columns", [60, 70, 200])
 def test_a_key_is_one_line_that_names_it(columns: int) -> None:
+    forebay("teams", "create", "machine-learning")
+    forebay("projects", "create", "default", "--team", "machine-learning")
     key_id = forebay("keys", "create", NAME, "--team", "machine-learning").stderr.partition(":")[0]
     lines = draw("keys", "list", columns=columns)
     (row,) = [line for line in lines if line.startswith(key_id)]

@@ -24,14 +24,15 @@ from forebay.app.config_running import SAVED_CONFIG
 from forebay.app.config_values import ConfigOrigin
 from forebay.app.control_http import AdminRoutes, create_admin_app
 from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
+from forebay.app.control_roles import Doorkeeper
 from forebay.app.control_server import AdminServer
 from forebay.app.control_setup import ensure_local_key, load_admin_token
+from forebay.app.control_tenancy import Repos, TenancyRoutes
 from forebay.app.control_watch import ConfigWatch, load_saved_config
 from forebay.app.redaction import log_to_stderr, redactor
 from forebay.app.secret_refs import keep_from_logs
 from forebay.app.supervisor_socket import open_listener
 from forebay.core.errors import ConfigInvalid, ForebayError
-from forebay.gateway.repo import KeyRepo
 from forebay.ledger.ingest import Ingester, IngestLimits
 from forebay.store.database import Database
 from forebay.store.errors import StoreNewer
@@ -58,8 +59,8 @@ class Control:
         clock, config = SystemClock(), started
         self._database = Database.open(config.database_path)
         self._database.migrate()
-        keys = KeyRepo(self._database, clock)
-        ensure_local_key(config.local_key_path, keys)
+        repos = Repos.open(self._database, clock)
+        ensure_local_key(config.local_key_path, repos.keys)
         token = load_admin_token(config.admin_token_path)
         redactor.learn(token)
         keep_from_logs(target.api_key for model in watch.config.models.values() for target in model.targets)
@@ -67,17 +68,18 @@ class Control:
         self._plane = ControlPlane(
             watch,
             started=started,
-            keys=keys,
+            keys=repos.keys,
             ingester=Ingester(self._database, config.ledger_path, clock, limits),
             engine_urls=engine_urls,
             snapshot_path=config.snapshot_path,
             created_s=int(config.admin_token_path.stat().st_mtime),
             clock=clock,
         )
-        routes = AdminRoutes(
-            self._plane, keys=keys, database=self._database, state_path=config.state_path, clock=clock
+        parts = (
+            AdminRoutes(self._plane, database=self._database, state_path=config.state_path, clock=clock),
+            TenancyRoutes(self._plane, repos, clock),
         )
-        app = create_admin_app(routes, self._plane, token)
+        app = create_admin_app(parts, self._plane, Doorkeeper(token, repos.tokens))
         if listen_fd is None:
             listen_fd = open_listener(config.control.host, config.control.port, section="control").detach()
         self._server = AdminServer(app, listen_fd)

@@ -1,19 +1,18 @@
-"""What stands before the admin API: the token, the limit of a body, and no storing of answers.
+"""What stands before the admin API: tokens, the limit of a body, and no storing of answers.
 
-Runs before any route is looked up, so nothing of the API can be learnt without the token.  It reads a body
+Runs before any route is looked up, so nothing of the API can be learnt without a token.  It reads a body
 whole, up to its limit, and parses nothing.
 """
 
 import asyncio
-import hashlib
-import hmac
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forebay.app.control_errors import make_error_response
-from forebay.core.errors import BodyTooLarge, ForebayError, RequestTimeout, Unauthenticated
+from forebay.app.control_roles import Doorkeeper
+from forebay.core.errors import BodyTooLarge, ForebayError, RequestTimeout
 
 BODY_MAX_BYTES: Final = 64 * 1024
 BODY_TIMEOUT_S: Final = 10.0
@@ -24,13 +23,13 @@ class Gate:
     """An ASGI application in front of another.
 
     Args:
-        app: what lies behind.
-        token: the admin token.
+        app: what lies behind; it finds who asks in `request.state.principal`.
+        doorkeeper: knows whose token it is.
     """
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, doorkeeper: Doorkeeper) -> None:
         self._app = app
-        self._digest = hashlib.sha256(token.encode()).digest()
+        self._doorkeeper = doorkeeper
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -44,21 +43,13 @@ class Gate:
 
         try:
             if scope["path"] not in OPEN_PATHS:
-                self._check_token(Headers(scope=scope))
+                authorization = Headers(scope=scope).get("authorization", "")
+                scope.setdefault("state", {})["principal"] = await self._doorkeeper.identify(authorization)
             body = await _read_body(Headers(scope=scope), receive)
         except ForebayError as error:
             await make_error_response(error)(scope, receive, send_unstored)
             return
         await self._app(scope, _replay(body, receive), send_unstored)
-
-    def _check_token(self, headers: Headers) -> None:
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        digest = hashlib.sha256(token.strip().encode("latin-1", "replace")).digest()
-        if scheme.lower() != "bearer" or not hmac.compare_digest(digest, self._digest):
-            raise Unauthenticated(
-                "the admin API needs the token of the file admin.token in the data folder: "
-                "`Authorization: Bearer fba-...`"
-            )
 
 
 async def _read_body(headers: Headers, receive: Receive) -> bytes:

@@ -1,30 +1,26 @@
-"""The admin API: its routes, and the OpenAPI document that describes them.
+"""The admin API: what it shows of the control plane, and the OpenAPI document that describes all routes.
 
-Everything below `/admin/v1` but the OpenAPI document needs the admin token (`control_gate`).  A route reads
-no file and no table by itself, and shows a new key once.
+Everything below `/admin/v1` but the OpenAPI document needs a token (`control_gate`) with the role that the
+route asks for (`control_routes`).  A route reads no file and no table by itself.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Query
 from fastapi.openapi.utils import get_openapi
 
 from forebay.app.applied import load_applied
 from forebay.app.control_errors import install_error_handlers
-from forebay.app.control_gate import BODY_MAX_BYTES, Gate
-from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
+from forebay.app.control_gate import Gate
+from forebay.app.control_plane import ControlPlane
+from forebay.app.control_roles import Doorkeeper
+from forebay.app.control_routes import RouteAdder, Routes
 from forebay.app.control_schemas import (
     ConfigView,
-    ErrorEnvelope,
     Health,
-    KeyCreate,
-    KeyCreated,
-    KeyId,
-    KeyList,
-    KeyView,
     ModelList,
     StatusView,
 )
@@ -43,27 +39,14 @@ from forebay.app.control_usage import (
 from forebay.app.control_views import (
     show_config,
     show_config_state,
-    show_key,
     show_model,
     show_status,
 )
 from forebay.app.supervisor_state import load_run_state
 from forebay.core.clock import Clock
 from forebay.core.errors import Overloaded
-from forebay.gateway.repo import KeyRepo
 from forebay.store.database import Database
 from forebay.version import __version__
-
-ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    400: {"model": ErrorEnvelope, "description": "The request is not valid; `param` says where."},
-    401: {"model": ErrorEnvelope, "description": "The admin token is missing or wrong."},
-    404: {"model": ErrorEnvelope, "description": "There is no such thing."},
-    405: {"model": ErrorEnvelope, "description": "The path takes other methods; see `allow`."},
-    408: {"model": ErrorEnvelope, "description": "The body did not arrive in time."},
-    413: {"model": ErrorEnvelope, "description": f"The body is larger than {BODY_MAX_BYTES} bytes."},
-    500: {"model": ErrorEnvelope, "description": "The control plane failed; its log says why."},
-    503: {"model": ErrorEnvelope, "description": "The database or the disk refuses at present."},
-}
 
 
 class AdminRoutes:
@@ -71,35 +54,23 @@ class AdminRoutes:
 
     Args:
         plane: what is shown and steered.
-        keys: the callers' keys.
         database: where usage is read.
         state_path: where the supervisor writes what runs; the workers write in the same folder.
         clock: for how long ago things happened.
     """
 
-    def __init__(
-        self, plane: ControlPlane, *, keys: KeyRepo, database: Database, state_path: Path, clock: Clock
-    ) -> None:
+    def __init__(self, plane: ControlPlane, *, database: Database, state_path: Path, clock: Clock) -> None:
         self._plane = plane
         self._database = database
-        self._keys = keys
         self._state_path = state_path
         self._clock = clock
         self._started_ns = clock.wall_ns()
 
     def install(self, app: FastAPI) -> None:
-        def add(method: str, path: str, handler: Callable[..., Any], summary: str, status: int = 200) -> None:
-            app.add_api_route(
-                f"/admin/v1{path}", handler, methods=[method], summary=summary, status_code=status,
-                responses=ERRORS,
-            )  # fmt: skip
-
+        add = RouteAdder(app)
         add("GET", "/status", self.get_status, "What runs, and how well")
         add("GET", "/config", self.get_config, "The configuration in force")
         add("GET", "/models", self.get_models, "Public names and their targets")
-        add("GET", "/keys", self.list_keys, "Callers' keys")
-        add("POST", "/keys", self.create_key, "Make a key", 201)
-        add("DELETE", "/keys/{key_id}", self.revoke_key, "Revoke a key")
         add("GET", "/usage", self.get_usage, "Requests and tokens")
 
     async def get_status(self) -> StatusView:
@@ -122,33 +93,6 @@ class AdminRoutes:
         routes = written.snapshot.table.routes if written else ()
         return ModelList(data=[show_model(route) for route in routes])
 
-    async def list_keys(
-        self, revoked: Annotated[bool, Query(description="Whether revoked keys are listed as well.")] = False
-    ) -> KeyList:
-        """The oldest first.  Neither a key nor its digest is shown."""
-        records = await asyncio.to_thread(self._keys.list)
-        shown = [record for record in records if revoked or record.revoked_ns is None]
-        return KeyList(data=[show_key(record) for record in shown])
-
-    async def create_key(self, wanted: KeyCreate) -> KeyCreated:
-        """The answer holds the key itself, this once.  The gateway takes it within a second."""
-        entry, plaintext = await asyncio.to_thread(
-            self._keys.create, wanted.name, wanted.project, wanted.team, tuple(wanted.models)
-        )
-        record = await asyncio.to_thread(self._keys.get, entry.id)
-        try:
-            await self._plane.refresh_snapshot()
-        except SnapshotUnwritable:
-            pass  # The key exists and can't be shown again; the status shows why the gateway is late.
-        return KeyCreated(**show_key(record).model_dump(), key=plaintext)
-
-    async def revoke_key(self, key_id: KeyId) -> KeyView:
-        """The gateway refuses the key within a second.  With 503 the key is revoked, and the gateway could
-        not be told yet."""
-        record = await asyncio.to_thread(self._keys.revoke, key_id)
-        await self._plane.refresh_snapshot()
-        return show_key(record)
-
     async def get_usage(
         self,
         by: Annotated[list[GroupBy], Query(description="What is told apart.", max_length=4)] = [  # noqa: B006
@@ -168,13 +112,14 @@ class AdminRoutes:
         return await asyncio.to_thread(load_usage_page, self._database, query, limit=limit, cursor=cursor)
 
 
-def create_admin_app(routes: AdminRoutes, plane: ControlPlane, token: str) -> FastAPI:
-    """The ASGI application of the control plane."""
+def create_admin_app(parts: Iterable[Routes], plane: ControlPlane, doorkeeper: Doorkeeper) -> FastAPI:
+    """The ASGI application of the control plane, made of these parts."""
     app = FastAPI(
         title="Forebay admin API", version=__version__, docs_url=None, redoc_url=None, openapi_url=None,
         redirect_slashes=False,
     )  # fmt: skip
-    routes.install(app)
+    for part in parts:
+        part.install(app)
     document = _make_document(app)
 
     @app.get("/admin/v1/openapi.json", include_in_schema=False)
@@ -192,7 +137,7 @@ def create_admin_app(routes: AdminRoutes, plane: ControlPlane, token: str) -> Fa
         return Health()
 
     install_error_handlers(app)
-    app.add_middleware(Gate, token=token)
+    app.add_middleware(Gate, doorkeeper=doorkeeper)
     return app
 
 
@@ -200,7 +145,8 @@ def _make_document(app: FastAPI) -> dict[str, Any]:
     """FastAPI's document, with our 400 in the place of its 422, and the token that all routes need."""
     document = get_openapi(
         title=app.title, version=app.version, routes=app.routes,
-        description="Bearer token: the file admin.token in the data folder.",
+        description="Bearer token: the file admin.token in the data folder, or one made with `POST /tokens`. "
+        "`x-forebay-role` is the lowest role that may use a route.",
     )  # fmt: skip
     for path in document["paths"].values():
         for operation in path.values():

@@ -24,7 +24,7 @@ from forebay.ledger.ingest import Ingester, IngestReport
 from forebay.store.errors import StoreError
 
 WATCH_INTERVAL_S: Final = 0.25
-KEYS_INTERVAL_S: Final = 1.0  #: keys that another process made or revoked are seen after so long
+KEYS_INTERVAL_S: Final = 1.0  #: between two looks at all keys: those that have expired leave the snapshot
 
 logger = logging.getLogger("forebay.control")
 
@@ -104,6 +104,7 @@ class ControlPlane:
         self._snapshot_path = snapshot_path
         self._created_s = created_s
         self._clock = clock
+        self._keys_seen = -1  #: the last change of keys that the snapshot knows
         self._written: bytes | None = None
         self._snapshot_stamp: tuple[int, int, int] | None = None
         self._refreshing = asyncio.Lock()  # of two refreshes, the later one writes what is newer
@@ -128,8 +129,10 @@ class ControlPlane:
         """
         async with self._refreshing:
             try:
+                seen = await asyncio.to_thread(self._keys.find_last_change)  # first: what follows is newer
                 keys = await asyncio.to_thread(self._keys.list_live)
                 await asyncio.to_thread(self._write_if_changed, keys)
+                self._keys_seen = seen
             except (OSError, StoreError) as error:
                 if self.snapshot_error is None:
                     logger.error("the snapshot can't be brought up to date: %s", error)
@@ -178,7 +181,7 @@ class ControlPlane:
             if changed:
                 self._log_edit()
                 is_untold = True
-            if changed or loop.time() >= next_refresh:
+            if changed or loop.time() >= next_refresh or await asyncio.to_thread(self._have_keys_changed):
                 try:
                     await self.refresh_snapshot()
                     next_refresh = loop.time() + KEYS_INTERVAL_S
@@ -188,6 +191,13 @@ class ControlPlane:
                 except SnapshotUnwritable:
                     next_refresh = loop.time() + 1.0
             await asyncio.sleep(WATCH_INTERVAL_S)
+
+    def _have_keys_changed(self) -> bool:
+        """Whether another process, such as `forebay keys`, has changed keys or what they belong to."""
+        try:
+            return self._keys.find_last_change() != self._keys_seen
+        except StoreError:
+            return False  # the next look at all keys tells why
 
     def _log_edit(self) -> None:
         if self.watch.problems:

@@ -1,6 +1,6 @@
 """What the admin API takes and gives, as types: the OpenAPI document is made from them.
 
-No secret has a field here but `KeyCreated.key`, which is shown once, and references such as `env:NAME`.
+No secret has a field here but as a reference such as `env:NAME`.
 """
 
 from typing import Annotated, Any, Literal
@@ -11,9 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 _SIGNS = r"!-~\u00a1-\u00ac\u00ae-\u0377\u0400-\u052f\u3041-\u3096\u30a1-\u30ff\u4e00-\u9fff\uac00-\ud7a3"
 KEY_NAME_PATTERN = rf"^[{_SIGNS}]([ {_SIGNS}]{{0,98}}[{_SIGNS}])?$"
 
-KeyName = Annotated[str, StringConstraints(pattern=KEY_NAME_PATTERN)]
-Owner = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
-ModelPattern = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")]
 KeyId = Annotated[str, StringConstraints(pattern=r"^key_[0-9a-f]{16}$")]
 
 
@@ -111,6 +108,7 @@ class TargetView(View):
     id: str
     pool: str
     tier: str
+    region: str | None = Field(description="As `forebay.yaml` says; null when it says nothing.")
     url: str
     model: str = Field(description="The model's name there.")
     api_key: str | None = Field(description="A reference, never the key.")
@@ -124,34 +122,3 @@ class ModelView(View):
 
 class ModelList(View):
     data: list[ModelView]
-
-
-# --- keys ---------------------------------------------------------------------------------------------------
-
-
-class KeyCreate(View):
-    name: KeyName = Field(description="For people to recognise the key by.")
-    project: Owner = "default"
-    team: Owner = "default"
-    models: Annotated[list[ModelPattern], Field(min_length=1, max_length=1000)] = Field(
-        default=["*"], description="Patterns over public model names; `*` is any text."
-    )
-
-
-class KeyView(View):
-    id: KeyId
-    name: str
-    prefix: str = Field(description="The key's first characters.")
-    project: str
-    team: str
-    models: list[str]
-    created_at_s: float
-    revoked_at_s: float | None
-
-
-class KeyCreated(KeyView):
-    key: str = Field(description="The key itself. It is shown this once.")
-
-
-class KeyList(View):
-    data: list[KeyView]

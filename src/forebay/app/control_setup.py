@@ -3,15 +3,15 @@
 Both lie in the data folder, readable by its owner alone.  Nothing here shows or logs either.
 """
 
-import secrets
 from pathlib import Path
 from typing import Final
 
 from forebay.app.atomic_file import write_atomically
 from forebay.core.keys import compute_key_digest
 from forebay.gateway.repo import KeyRepo
+from forebay.gateway.repo_tokens import make_token
+from forebay.gateway.tenancy import FOREBAY, NewKey
 
-ADMIN_PREFIX: Final = "fba-"
 LOCAL_KEY_NAME: Final = "local"
 
 
@@ -23,7 +23,7 @@ def load_admin_token(path: Path) -> str:
     """
     token = _read_word(path)
     if not token:
-        token = ADMIN_PREFIX + secrets.token_urlsafe(32)
+        token = make_token()
         write_atomically(path, f"{token}\n".encode())
     return token
 
@@ -40,7 +40,7 @@ def ensure_local_key(path: Path, keys: KeyRepo) -> None:
     digest = compute_key_digest(word)
     if word and any(record.entry.digest == digest for record in keys.list()):
         return
-    _, plaintext = keys.create(LOCAL_KEY_NAME)
+    _, plaintext = keys.create(NewKey(name=LOCAL_KEY_NAME), FOREBAY)
     write_atomically(path, f"{plaintext}\n".encode())
 
 

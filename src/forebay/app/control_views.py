@@ -9,7 +9,6 @@ from forebay.app.control_plane import ControlPlane
 from forebay.app.control_schemas import (
     ConfigStateView,
     IngestView,
-    KeyView,
     ModelView,
     ProcessView,
     SnapshotView,
@@ -19,7 +18,6 @@ from forebay.app.control_schemas import (
 )
 from forebay.app.supervisor_state import RunState
 from forebay.core.routes import Route
-from forebay.gateway.repo import KeyRecord
 from forebay.version import __version__
 
 
@@ -140,24 +138,11 @@ def show_model(route: Route) -> ModelView:
                 id=target.id,
                 pool=target.pool,
                 tier=target.tier,
+                region=target.region or None,
                 url=target.url,
                 model=target.model,
                 api_key=target.api_key,
             )
             for target in route.targets
         ],
-    )
-
-
-def show_key(record: KeyRecord) -> KeyView:
-    entry = record.entry
-    return KeyView(
-        id=entry.id,
-        name=entry.name,
-        prefix=entry.prefix,
-        project=entry.project,
-        team=entry.team,
-        models=list(entry.models),
-        created_at_s=record.created_ns / 1e9,
-        revoked_at_s=None if record.revoked_ns is None else record.revoked_ns / 1e9,
     )

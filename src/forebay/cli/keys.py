@@ -1,50 +1,114 @@
-"""`forebay keys`: callers' keys, straight in the database, so that it works whether Forebay runs or not.
+"""`forebay keys`: callers' keys, made, shown, rotated and revoked."""
 
-A running control plane sees the change and hands it to the gateway's workers.
-"""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from forebay.app.clock import SystemClock
 from forebay.cli.tables import Cell, Column, Table, print_table
-from forebay.cli.terminal import Outcome, is_plain, print_line, print_note
-from forebay.cli.usable_config import load_usable_config
-from forebay.gateway.repo import KeyRecord, KeyRepo
-from forebay.store.database import Database
+from forebay.cli.tenancy import (
+    RightsOptions,
+    describe_rights,
+    find_actor,
+    format_day,
+    format_moment,
+    format_rights,
+    open_repos,
+    parse_age_s,
+    parse_end,
+    print_json,
+)
+from forebay.cli.terminal import Outcome, print_line, print_note
+from forebay.gateway.tenancy import KeyRecord, NewKey
 
 
-def create(
-    file: Path | None, name: str, *, project: str, team: str, models: tuple[str, ...], as_json: bool
-) -> Outcome:
-    with _open_repo(file) as repo:
-        entry, plaintext = repo.create(name, project=project, team=team, models=models)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewKeyOptions:
+    """What was named for a new key."""
+
+    name: str
+    project: str
+    team: str
+    rights: RightsOptions
+    priority: str
+    expires: str | None
+
+
+def create(file: Path | None, options: NewKeyOptions, *, as_json: bool) -> Outcome:
+    wanted = NewKey(
+        name=options.name,
+        project=options.project,
+        team=options.team,
+        rights=options.rights.make(),
+        priority=options.priority,
+        expires_ns=parse_end(options.expires, SystemClock().wall_ns()),
+    )
+    with open_repos(file) as repos:
+        record, plaintext = repos.keys.create(wanted, find_actor())
+    return _print_once(record, plaintext, as_json=as_json)
+
+
+def rotate(file: Path | None, key_id: str, *, overlap: str, expires: str | None, as_json: bool) -> Outcome:
+    overlap_s = parse_age_s("--overlap", overlap)
+    ends_ns = parse_end(expires, SystemClock().wall_ns())
+    with open_repos(file) as repos:
+        record, plaintext = repos.keys.rotate(key_id, find_actor(), overlap_s=overlap_s, expires_ns=ends_ns)
+        old = repos.keys.get(key_id)
+    _print_once(record, plaintext, as_json=as_json)
+    print_note(f"{key_id} opens nothing any more from {format_moment(old.entry.expires_ns)} on")
+    return Outcome.OK
+
+
+def _print_once(record: KeyRecord, plaintext: str, *, as_json: bool) -> Outcome:
     if as_json:
-        _print_json({"id": entry.id, "key": plaintext, "name": entry.name, "models": entry.models})
+        print_json({"key": plaintext, **_describe(record)})
         return Outcome.OK
     print_line(plaintext)
-    print_note(f"{entry.id}: {entry.name}, may call {', '.join(entry.models)}. It is shown only this once.")
+    bounds = format_rights(record.rights) or "no limits of its own"
+    print_note(f"{record.entry.id}: {record.entry.name}, {bounds}. It is shown only this once.")
     return Outcome.OK
 
 
 def list_keys(file: Path | None, *, as_json: bool) -> Outcome:
-    with _open_repo(file) as repo:
-        records = repo.list()
+    with open_repos(file) as repos:
+        records = repos.keys.list()
     if as_json:
-        _print_json([_describe(record) for record in records])
+        print_json([_describe(record) for record in records])
         return Outcome.OK
     print_table(Table(columns=_COLUMNS, rows=[_row(each) for each in records]))
     return Outcome.OK
 
 
+def show(file: Path | None, key_id: str, *, as_json: bool) -> Outcome:
+    with open_repos(file) as repos:
+        record = repos.keys.get(key_id)
+        project = repos.teams.get_project(record.entry.team, record.entry.project)
+    if as_json:
+        print_json({**_describe(record), "project_rights": describe_rights(project.rights)})
+        return Outcome.OK
+    entry = record.entry
+    rows = [
+        ("id", entry.id),
+        ("name", entry.name),
+        ("key", f"{entry.prefix}…"),
+        ("team", entry.team),
+        ("project", entry.project),
+        ("priority", entry.priority),
+        ("made", format_moment(record.created_ns)),
+        ("in the place of", record.rotated_from or ""),
+        ("expires", format_moment(entry.expires_ns) or "never"),
+        ("revoked", format_moment(record.revoked_ns)),
+        ("its rights", format_rights(record.rights) or "unlimited"),
+        ("its project's", format_rights(project.rights) or "unlimited"),
+    ]
+    columns = (Column(title="What", kind="whole"), Column(title="Value", kind="prose"))
+    print_table(Table(columns=columns, rows=[row for row in rows if row[1]]))
+    return Outcome.OK
+
+
 def revoke(file: Path | None, key_id: str) -> Outcome:
-    with _open_repo(file) as repo:
-        record = repo.revoke(key_id)
+    with open_repos(file) as repos:
+        record = repos.keys.revoke(key_id, find_actor())
     print_line(f"{record.entry.id} ({record.entry.name}) opens nothing any more")
     return Outcome.OK
 
@@ -52,30 +116,19 @@ def revoke(file: Path | None, key_id: str) -> Outcome:
 _COLUMNS: Final = (
     Column(title="Id", kind="whole"),
     Column(title="Name"),
-    Column(title="Key", kind="whole", rank=4),
+    Column(title="Key", kind="whole", rank=5),
     Column(title="Project", rank=3),
-    Column(title="Team", rank=5),
-    Column(title="Models", rank=2),
-    Column(title="Made", kind="whole", rank=6),
+    Column(title="Team", rank=6),
+    Column(title="Models", rank=4),
+    Column(title="Made", kind="whole", rank=7),
+    Column(title="Expires", kind="whole", rank=2),
     Column(title="Revoked", kind="whole", rank=1),
 )
 
 
-@contextmanager
-def _open_repo(file: Path | None) -> Iterator[KeyRepo]:
-    config = load_usable_config(file)
-    database = Database.open(config.database_path)
-    try:
-        database.migrate()
-        yield KeyRepo(database, SystemClock())
-    finally:
-        database.close()
-
-
 def _row(record: KeyRecord) -> tuple[str | Cell, ...]:
     entry = record.entry
-    days = [_moment(each) for each in (record.created_ns, record.revoked_ns)]
-    made, revoked = days if is_plain() else [day[: len("2026-01-31")] for day in days]
+    expired = entry.expires_ns is not None and entry.expires_ns <= SystemClock().wall_ns()
     return (
         entry.id,
         entry.name,
@@ -83,8 +136,9 @@ def _row(record: KeyRecord) -> tuple[str | Cell, ...]:
         entry.project,
         entry.team,
         " ".join(entry.models),
-        made,
-        Cell(text=revoked, style="red"),
+        format_day(record.created_ns),
+        Cell(text=format_day(entry.expires_ns), style="red" if expired else ""),
+        Cell(text=format_day(record.revoked_ns), style="red"),
     )
 
 
@@ -96,17 +150,10 @@ def _describe(record: KeyRecord) -> dict[str, object]:
         "prefix": entry.prefix,
         "project": entry.project,
         "team": entry.team,
-        "models": entry.models,
-        "created_at": _moment(record.created_ns),
-        "revoked_at": _moment(record.revoked_ns) or None,
+        **describe_rights(record.rights),
+        "priority": entry.priority,
+        "created_at": format_moment(record.created_ns),
+        "expires_at": format_moment(entry.expires_ns) or None,
+        "revoked_at": format_moment(record.revoked_ns) or None,
+        "rotated_from": record.rotated_from,
     }
-
-
-def _moment(time_ns: int | None) -> str:
-    if time_ns is None:
-        return ""
-    return datetime.fromtimestamp(time_ns / 1e9, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _print_json(value: object) -> None:
-    print_line(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

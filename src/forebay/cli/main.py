@@ -1,16 +1,19 @@
 """The commands, their options and their help: the tree that `docs/cli.md` describes.
 
 Nothing but Typer is imported here at the top: `forebay --help` and completion must be quick, so every command
-imports its own module when it runs.  That is the one exception to imports at the top, and its only place.
+imports its own module when it runs.  That is the one exception to imports at the top; this file and those
+that it takes commands from (`*_commands`) are its only place.
 
 Exit status: 0 all went well, 1 there is a problem, 2 the command was not used rightly, 130 Ctrl-C.
 """
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from forebay.cli.key_commands import keys_app
+from forebay.cli.options import AsJson, ConfigFile, find_file
+from forebay.cli.tenancy_commands import audit, projects_app, teams_app, tokens_app
 from forebay.cli.terminal import Outcome, guard, is_plain, make_streams_lenient, print_error
 
 app = typer.Typer(
@@ -22,21 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 config_app = typer.Typer(help="Check and show forebay.yaml.", no_args_is_help=True)
-keys_app = typer.Typer(help="Callers' keys: make, list, revoke.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
-app.add_typer(keys_app, name="keys")
-
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="Use this file instead of ./forebay.yaml."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def _file(context: typer.Context, own: Path | None) -> Path | None:
-    """The file named after the command, else the one named before it."""
-    root = context.find_root().params.get("config")
-    return own or (root if isinstance(root, Path) else None)
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -74,7 +63,7 @@ def up(
     """
     from forebay.cli.up import up
 
-    return up(_file(context, config), ask)
+    return up(find_file(context, config), ask)
 
 
 @app.command()
@@ -112,7 +101,7 @@ def chat(
 
     return chat(
         ChatOptions(
-            config_file=_file(context, config),
+            config_file=find_file(context, config),
             message=message,
             model=model,
             system=system,
@@ -151,7 +140,9 @@ def usage(
     """
     from forebay.cli.usage import usage
 
-    return usage(_file(context, config), by=by, since=since, as_json=as_json, as_csv=as_csv, rebuild=rebuild)
+    return usage(
+        find_file(context, config), by=by, since=since, as_json=as_json, as_csv=as_csv, rebuild=rebuild
+    )
 
 
 @app.command()
@@ -163,7 +154,7 @@ def doctor(context: typer.Context, as_json: AsJson = False, config: ConfigFile =
     """
     from forebay.cli.doctor import doctor
 
-    return doctor(_file(context, config), as_json=as_json)
+    return doctor(find_file(context, config), as_json=as_json)
 
 
 @app.command()
@@ -185,7 +176,7 @@ def config_check(context: typer.Context, config: ConfigFile = None) -> Outcome:
     """
     from forebay.cli.config import check
 
-    return check(_file(context, config))
+    return check(find_file(context, config))
 
 
 @config_app.command("show")
@@ -194,7 +185,7 @@ def config_show(context: typer.Context, config: ConfigFile = None) -> Outcome:
     """Print all settings as they apply, defaults included."""
     from forebay.cli.config import show
 
-    return show(_file(context, config))
+    return show(find_file(context, config))
 
 
 @config_app.command("schema")
@@ -206,49 +197,11 @@ def config_schema() -> Outcome:
     return schema()
 
 
-@keys_app.command("create")
-@guard
-def keys_create(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="What the key is for.")],
-    project: Annotated[str, typer.Option("--project", help="Project that the usage belongs to.")] = "default",
-    team: Annotated[str, typer.Option("--team", help="Team that the project belongs to.")] = "default",
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model", "-m", metavar="PATTERN", help="What it may call, such as `gpt-*`; may be repeated."
-        ),
-    ] = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-) -> Outcome:
-    """Make a key and print it once: only its hash is kept."""
-    from forebay.cli.keys import create
-
-    models = tuple(model or ("*",))
-    return create(_file(context, config), name, project=project, team=team, models=models, as_json=as_json)
-
-
-@keys_app.command("list")
-@guard
-def keys_list(context: typer.Context, as_json: AsJson = False, config: ConfigFile = None) -> Outcome:
-    """List all keys, revoked ones too."""
-    from forebay.cli.keys import list_keys
-
-    return list_keys(_file(context, config), as_json=as_json)
-
-
-@keys_app.command("revoke")
-@guard
-def keys_revoke(
-    context: typer.Context,
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="The id that `forebay keys list` shows.")],
-    config: ConfigFile = None,
-) -> Outcome:
-    """End a key."""
-    from forebay.cli.keys import revoke
-
-    return revoke(_file(context, config), key_id)
+app.add_typer(keys_app, name="keys")
+app.add_typer(teams_app, name="teams")
+app.add_typer(projects_app, name="projects")
+app.add_typer(tokens_app, name="tokens")
+app.command()(audit)
 
 
 def run() -> None:
