@@ -4,38 +4,72 @@ A rule names whom it is for, what it counts, how much of it, and in which time. 
 or key become one limit for each that has a key.  Pure; `config_model` puts the section in its place.
 """
 
+import re
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Final, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, Field, StrictFloat, StrictInt, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StrictFloat, StrictInt, WithJsonSchema
 
 from forebay.app.config_values import Section
-from forebay.core.keys import KeyEntry
+from forebay.core.keys import ALL_MODELS, KeyEntry
 from forebay.core.limits import WEIGHT_UNIT, Kind, Limit, Measure, Period, Weights, WhenAway
 
 AMOUNT_MAX = 10**12
+WHOM: Final = ("team", "project", "key", "each")
+COUNTED: Final = tuple(measure.value for measure in Measure)
+
+EACH: Final = "*"  #: in the place of a name: all of them, each on its own
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"
+_PROJECT = rf"{_NAME}/{_NAME}"
+_KEY = r"key_[0-9a-f]{16}"
+_PATTERN = r"[!-+\--~]{1,200}"  # no comma: ids list patterns with one between them
+
+
+def _check_project(name: str) -> str:
+    if not re.fullmatch(_PROJECT, name):
+        raise ValueError("a project is named with its team: `project: TEAM/PROJECT`")
+    return name
+
+
+def _check_key(name: str) -> str:
+    if not re.fullmatch(_KEY, name):
+        raise ValueError("a key is named by its id, which `forebay keys list` shows, never by the key itself")
+    return name
+
+
+def _check_pattern(pattern: str) -> str:
+    if not re.fullmatch(_PATTERN, pattern):
+        raise ValueError("a pattern is a public name in which `*` is any text, without blanks and commas")
+    return pattern
 
 
 def _check_zone(name: str) -> str:
     if name != "UTC":
         try:
             ZoneInfo(name)
-        except (OSError, ValueError):
+        except (OSError, ValueError, KeyError):  # the last is what an unknown one raises
             raise ValueError(
                 "no time zone of that name is known here; take UTC, or one like Europe/Berlin"
             ) from None
     return name
 
 
+def _text(pattern: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
+
+
 Amount = Annotated[StrictInt, Field(ge=0, le=AMOUNT_MAX)]
 Weight = Annotated[StrictFloat, Field(ge=0, le=1000, allow_inf_nan=False)]
-Owner = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
+Team = Annotated[str, Field(pattern=f"^{_NAME}$")]
+Project = Annotated[str, AfterValidator(_check_project), _text(_PROJECT)]
+KeyId = Annotated[str, AfterValidator(_check_key), _text(_KEY)]
 ZoneName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_check_zone)]
-Pattern = Annotated[str, Field(min_length=1, max_length=200)]
+Pattern = Annotated[str, AfterValidator(_check_pattern), _text(_PATTERN)]
 
-_WHOM = ("team", "project", "key", "each")
-_COUNTED = tuple(measure.value for measure in Measure)
+
+def _exactly_one(names: Iterable[str]) -> dict[str, Any]:
+    return {"oneOf": [{"required": [name]} for name in names]}
 
 
 class WeightsConfig(Section):
@@ -50,11 +84,23 @@ class WeightsConfig(Section):
 
 
 class LimitConfig(Section):
-    """One rule: for whom, what, how much, in which time."""
+    """One rule: for whom, what, how much, in which time.  `config_checks` holds its settings together."""
 
-    team: Owner | None = Field(default=None, description="For all keys of a team together.")
-    project: Owner | None = Field(default=None, description="For all keys of a project together.")
-    key: Owner | None = Field(default=None, description="For one key, by its id.")
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [
+                _exactly_one(WHOM),
+                _exactly_one(COUNTED),
+                _exactly_one((Measure.CONCURRENT.value, "per")),
+            ]
+        }
+    )
+
+    team: Team | None = Field(default=None, description="For all keys of a team together.")
+    project: Project | None = Field(
+        default=None, description="For all keys of a project together, as `TEAM/PROJECT`."
+    )
+    key: KeyId | None = Field(default=None, description="For one key, by its id.")
     each: Literal["team", "project", "key"] | None = Field(
         default=None, description="For each team, project or key on its own."
     )
@@ -65,7 +111,7 @@ class LimitConfig(Section):
     concurrent_requests: Amount | None = Field(default=None, description="Requests in flight at a time.")
     per: Period | None = Field(
         default=None,
-        description="second, minute, hour, day, week or month; not for concurrent requests.",
+        description="In which time; none for `concurrent_requests`.",
     )
     window: Kind = Field(
         default=Kind.BUCKET,
@@ -80,22 +126,6 @@ class LimitConfig(Section):
     weights: WeightsConfig = Field(
         default=WeightsConfig(), description="How much a token of each class counts."
     )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        whom = [name for name in _WHOM if getattr(self, name) is not None]
-        if len(whom) != 1:
-            raise ValueError(f"say for whom: exactly one of {', '.join(_WHOM)}")
-        counted = [name for name in _COUNTED if getattr(self, name) is not None]
-        if len(counted) != 1:
-            raise ValueError(f"say what it counts: exactly one of {', '.join(_COUNTED)}")
-        if (self.per is None) != (counted[0] == Measure.CONCURRENT.value):
-            raise ValueError(
-                "`per` is for requests and tokens, and not for concurrent_requests"
-                if self.per
-                else "say in which period: `per: minute`, for example"
-            )
-        return self
 
     @property
     def measure(self) -> Measure:
@@ -121,42 +151,62 @@ class LimitsConfig(Section):
 
 
 class CompiledLimits:
-    """The limits of a configuration for the keys that there are."""
+    """The limits of a configuration for the keys that there are.
+
+    Attributes:
+        limits: by id.  Of two rules for the same, as one for each team and one for this team may be, both
+            hold, which is to say the narrower one.
+        by_key: ids of the limits that apply, by a key's id.
+    """
 
     def __init__(self, rules: Iterable[LimitConfig], keys: Iterable[KeyEntry]) -> None:
         self.limits: dict[str, Limit] = {}
         self.by_key: dict[str, tuple[str, ...]] = {}
-        rules = tuple(rules)
+        self._rules: dict[tuple[str, str], list[LimitConfig]] = {}
+        for rule in rules:
+            self._rules.setdefault(_find_scope(rule), []).append(rule)
         for key in keys:
-            found = dict.fromkeys(limit.id for rule in rules for limit in self._compile(rule, key))
-            self.by_key[key.id] = tuple(found)
+            self.by_key[key.id] = tuple(dict.fromkeys(self._compile_all(key)))
 
-    def _compile(self, rule: LimitConfig, key: KeyEntry) -> Iterator[Limit]:
-        owners = {"team": key.team, "project": key.project, "key": key.id}
-        kind: str = rule.each or next(name for name in _WHOM if getattr(rule, name) is not None)
-        name = owners[kind]
-        if rule.each is None and getattr(rule, kind) != name:
-            return
-        measure, period = rule.measure, rule.per
-        parts = [f"{kind}:{name}", measure.value, period.value if period else "now"]
-        parts += [rule.window.value] if rule.window is not Kind.BUCKET else []
-        parts += [",".join(rule.models)] if rule.models != ("*",) else []
-        limit_id = "/".join(parts)
-        limit = Limit(
-            id=limit_id,
-            owner=f"{kind} {name}",
-            measure=measure,
-            amount=rule.amount,
-            period=period,
-            kind=rule.window,
-            time_zone=rule.time_zone,
-            weights=_compile_weights(rule.weights),
-            models=rule.models,
-        )
+    def _compile_all(self, key: KeyEntry) -> Iterator[str]:
+        owners = (("team", key.team), ("project", f"{key.team}/{key.project}"), ("key", key.id))
+        for kind, name in owners:
+            for scope in ((kind, name), (kind, EACH)):
+                for rule in self._rules.get(scope, ()):
+                    yield self._compile(rule, kind, name)
+
+    def _compile(self, rule: LimitConfig, kind: str, name: str) -> str:
+        limit_id = make_limit_id(rule, kind, name)
         known = self.limits.get(limit_id)
-        if known is None or limit.amount < known.amount:  # of two rules for the same, the narrower one holds
-            self.limits[limit_id] = limit
-        yield limit
+        if known is None or rule.amount < known.amount:
+            self.limits[limit_id] = Limit(
+                id=limit_id,
+                owner=f"{kind} {name}",
+                measure=rule.measure,
+                amount=rule.amount,
+                period=rule.per,
+                kind=rule.window,
+                time_zone=rule.time_zone,
+                weights=_compile_weights(rule.weights),
+                models=rule.models,
+            )
+        return limit_id
+
+
+def _find_scope(rule: LimitConfig) -> tuple[str, str]:
+    if rule.each is not None:
+        return rule.each, EACH
+    return next((kind, name) for kind in WHOM if (name := getattr(rule, kind)) is not None)
+
+
+def make_limit_id(rule: LimitConfig, kind: str, name: str) -> str:
+    """Unique, and the same while the rule counts the same: not of its amount, time zone and weights."""
+    parts = [f"{kind}:{name}", rule.measure.value]
+    if rule.per is not None:
+        parts += [rule.per.value, rule.window.value]
+    if rule.models != ALL_MODELS:
+        parts.append(f"models:{','.join(sorted(set(rule.models)))}")
+    return "/".join(parts)
 
 
 def _compile_weights(weights: WeightsConfig) -> Weights:

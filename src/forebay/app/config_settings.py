@@ -8,6 +8,7 @@ import json
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
@@ -137,8 +138,8 @@ def _default_text(field: FieldInfo) -> str:
         return "see above"
     if default is None:
         return "null"
-    if default == ():
-        return "[]"
+    if isinstance(default, tuple):
+        return f"[{', '.join(json.dumps(each) for each in default)}]"
     if isinstance(default, bool):
         return str(default).lower()
     if isinstance(default, float):
@@ -173,6 +174,8 @@ def _limits_text(field: FieldInfo) -> str:
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return tuple(choice.value for choice in annotation)
     return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
