@@ -17,8 +17,9 @@ from forebay.core.events import Tokens, UsageSource
 from forebay.core.keys import KeyEntry
 from forebay.core.limits import Kind, Limit, Measure, Period, WhenAway
 from forebay.core.routes import Endpoint
+from forebay.gateway.lease import format_seconds
 from forebay.gateway.model import Exchange
-from forebay.gateway.quota import OUTPUT_GUESS, REFUSED_S, Quota, format_seconds
+from forebay.gateway.quota import OUTPUT_GUESS, REFUSED_S, Quota
 from forebay.providers import openai
 from forebay.testing.clock import VirtualClock
 
@@ -113,7 +114,7 @@ async def try_many(made: World, count: int, quotas: list[Quota], **request: Any)
     async def ask(quota: Quota) -> Exchange | None:
         one = make_request(**request)
         try:
-            await quota.acquire(one, quota.find_leases(key(made), "m"))
+            await quota.acquire(one, quota.find_plan(key(made), "m"))
         except RateLimited:
             return None
         return one
@@ -215,7 +216,7 @@ def test_a_refusal_names_the_limit_its_owner_and_the_time() -> None:
             quota = await made.add_worker()
             assert len(await try_many(made, 2, [quota])) == 2
             request = make_request()
-            leases = quota.find_leases(key(made), "m")
+            leases = quota.find_plan(key(made), "m")
             for _ in range(2):  # told by the authority, and from memory
                 with pytest.raises(
                     RateLimited, match=r"limit of 2 requests a minute of team growth.* in 30 s"
@@ -233,7 +234,7 @@ def test_a_request_that_no_time_makes_room_for_is_told_so() -> None:
     async def test() -> None:
         async with world(TOKENS) as made:
             quota = await made.add_worker()
-            leases = quota.find_leases(key(made), "m")
+            leases = quota.find_plan(key(made), "m")
             with pytest.raises(
                 RateLimited, match="too small for this request, which may take 10001"
             ) as refused:
@@ -331,7 +332,7 @@ def test_a_worker_that_is_given_up_while_it_waits_loses_no_unit() -> None:
     async def test() -> None:
         async with world(REQUESTS) as made:
             quota = await made.add_worker()
-            leases = quota.find_leases(key(made), "m")
+            leases = quota.find_plan(key(made), "m")
             for _ in range(50):
                 request = make_request()
                 waiting = asyncio.ensure_future(quota.acquire(request, leases))
@@ -359,6 +360,52 @@ def test_after_a_start_workers_have_time_to_say_what_they_hold() -> None:
             await asyncio.sleep(GRACE_S / 5)
             await made.reconnect()
             assert not await asking, "the places are all in use"
+
+    run(test)
+
+
+def test_a_limit_that_goes_and_comes_again_goes_on_where_it_was() -> None:
+    async def test() -> None:
+        async with world(REQUESTS) as made:
+            quota = await made.add_worker()
+            assert len(await try_many(made, 60, [quota])) == 60
+            quota._return(quota._leases.values())
+            await asyncio.sleep(0.02)
+            made.server.set_limits([])
+            made.server.set_limits(made.limits)
+            assert made.server.list_left()[0][1] == 40
+            assert len(await try_many(made, 60, [quota])) == 40
+
+    run(test)
+
+
+def test_a_limit_that_the_authority_does_not_know_yet_holds_nobody_up() -> None:
+    async def test() -> None:
+        async with world(REQUESTS, PLACES) as made:
+            quota = await made.add_worker()
+            made.server.set_limits([])
+            assert len(await try_many(made, 3, [quota])) == 3
+            made.server.set_limits(made.limits)
+            quota.sweep()
+            await asyncio.sleep(0.02)
+            assert made.server.list_left()[0][1] <= 97, "what passed meanwhile is told"
+
+    run(test)
+
+
+def test_nothing_is_lent_to_a_worker_that_has_gone_while_it_waited() -> None:
+    async def test() -> None:
+        async with world(REQUESTS) as made:
+            made.stop_server()
+            await made.start_server(grace=True)
+            quota = await made.add_worker()
+            waiting = asyncio.ensure_future(try_many(made, 1, [quota]))
+            await asyncio.sleep(GRACE_S / 5)
+            waiting.cancel()
+            quota._client._closing = True
+            quota._client._transport.abort()
+            await asyncio.sleep(1.2 * GRACE_S)
+            assert made.server.list_left()[0][1] == 100
 
     run(test)
 

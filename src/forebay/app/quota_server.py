@@ -137,11 +137,12 @@ class QuotaServer:
 
     async def _answer_late(self, connection: "_WorkerConnection", ask: Ask) -> None:
         await asyncio.sleep(max(0.0, self._ready_at - asyncio.get_running_loop().time()))
-        found = self._lend(connection.worker, ask)
-        while isinstance(found, Shortage) and self._may_recall(found, connection.worker):
-            await self._recall(found.limit_id, connection.worker)
+        while self._connections.get(connection.worker) is connection:  # else it would be lent to nobody
             found = self._lend(connection.worker, ask)
-        connection.send(_tell(ask, found))
+            if not isinstance(found, Shortage) or not self._may_recall(found, connection.worker):
+                connection.send(_tell(ask, found))
+                return
+            await self._recall(found.limit_id, connection.worker)
 
     def _lend(self, worker: str, ask: Ask) -> tuple[Any, ...] | Shortage:
         found = self._lender.ask(worker, ask.wants, self._now())

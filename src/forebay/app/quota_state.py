@@ -5,6 +5,7 @@ One slot a limit, found by a digest of its id, written with one system call; wha
 check fails, or that says what can't be, counts as a limit of which all was used, never as an untouched one.
 """
 
+import errno
 import hashlib
 import os
 import struct
@@ -42,6 +43,7 @@ class QuotaState:
 
     def restore(self, meters: Mapping[str, Meter], now: Now) -> None:
         """Sets meters that are new to this process to what was left of them before it."""
+        self._restored &= meters.keys()  # one that went and comes again goes on where it was
         for limit_id, meter in meters.items():
             if limit_id in self._restored:
                 continue
@@ -62,7 +64,8 @@ class QuotaState:
                 at = self._slots[digest] = self._end
                 self._end += SLOT_BYTES
             if os.pwrite(self._fd, slot, at) != SLOT_BYTES:
-                raise OSError(28, "the disk takes no more")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._saved[digest] = slot
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from forebay.core.limits import Kind, Limit, Measure
+from forebay.core.limits import EVEN, Kind, Limit, Measure
 from forebay.gateway.policy.lending import Loan
 from forebay.gateway.policy.meter import PERIOD_NS, Meter, Now, make_meter
 
@@ -10,11 +10,18 @@ NEVER = -1.0e18
 FOREVER = 1.0e18
 
 
+NOTHING, INPUT, OUTPUT = 0, 1, 2  #: which tokens a limit counts; both are 3
+_COUNTED = {Measure.INPUT_TOKENS: INPUT, Measure.OUTPUT_TOKENS: OUTPUT, Measure.TOTAL_TOKENS: INPUT | OUTPUT}
+
+
 class Lease:
     """See the module.
 
     Attributes:
         limit: as the snapshot has it.
+        counts: which tokens it counts, as above; NOTHING where it counts requests.
+        is_concurrent: whether it counts requests in flight.
+        is_even: whether all its tokens count whole.
         left: units that may be spent; negative when a request took more than was reserved for it.
         epoch: of the loans; units of an earlier one are void.
         ends_at: when the period of the loans ends, and what is left with it.
@@ -30,12 +37,13 @@ class Lease:
     """
 
     __slots__ = (
-        "asking", "ends_at", "epoch", "full_at", "in_use", "known_left", "left", "limit", "owed",
-        "refused_need", "refused_until", "refused_wait_s", "spent", "stand_in", "used_at",
+        "_head", "_kind", "_tail", "asking", "counts", "ends_at", "epoch", "full_at", "in_use",
+        "is_concurrent", "is_even", "known_left", "left", "limit", "owed", "refused_need", "refused_until",
+        "refused_wait_s", "spent", "stand_in", "used_at",
     )  # fmt: skip
 
     def __init__(self, limit: Limit) -> None:
-        self.limit = limit
+        self.set_limit(limit)
         self.left = 0
         self.epoch = 0
         self.ends_at = FOREVER
@@ -50,21 +58,37 @@ class Lease:
         self.asking: asyncio.Future[None] | None = None
         self.stand_in: Meter | None = None
         self.owed = 0
+        self.tell_reset(NEVER)
 
-    @property
-    def is_concurrent(self) -> bool:
-        return self.limit.measure is Measure.CONCURRENT
+    def set_limit(self, limit: Limit) -> None:
+        """As the snapshot has it now."""
+        self.limit = limit
+        self.counts = _COUNTED.get(limit.measure, NOTHING)
+        self.is_concurrent = limit.measure is Measure.CONCURRENT
+        self.is_even = limit.weights == EVEN
+        self._kind = "tokens" if self.counts else "requests"
+        self._head = f"x-ratelimit-limit-{self._kind}: {limit.amount}\r\nx-ratelimit-remaining-{self._kind}: "
+
+    def tell_reset(self, now_s: float) -> None:
+        """Makes the words for when all of it is there again; exact to the tenth of a second is enough."""
+        reset = 0.0 if now_s == NEVER else max(0.0, self.full_at - now_s)
+        self._tail = f"\r\nx-ratelimit-reset-{self._kind}: {format_seconds(reset)}\r\n"
+
+    def describe(self) -> str:
+        """The header lines that tell a caller of it, as OpenAI names them."""
+        left = self.known_left + self.left
+        return f"{self._head}{left if left > 0 else 0}{self._tail}"
 
     def take(self, units: int, now_s: float) -> None:
         self.left -= units
         self.spent += units
         self.used_at = now_s
-        if self.limit.measure is Measure.CONCURRENT:
+        if self.is_concurrent:
             self.in_use += units
 
     def give(self, units: int, epoch: int) -> None:
         """Takes back what a request did not need; negative what it took beyond its reservation."""
-        if self.limit.measure is Measure.CONCURRENT:
+        if self.is_concurrent:
             self.in_use -= units
             self.left += units
         elif epoch == self.epoch:
@@ -82,6 +106,7 @@ class Lease:
         self.ends_at = now_s + loan.ends_in_ns * 1e-9 if loan.ends_in_ns else FOREVER
         self.refused_until = NEVER
         self.used_at = now_s
+        self.tell_reset(now_s)
 
     def end_period(self) -> None:
         """The calendar's period is over: what was lent in it is void."""
@@ -136,6 +161,17 @@ class Lease:
             period = self.limit.period
             wait = 1_000_000_000 if period is None else PERIOD_NS[period]
         return wait * 1e-9
+
+
+def format_seconds(seconds: float) -> str:
+    """As OpenAI writes durations: `120ms`, `1.5s`, `6m0s`, `2h0m0s`."""
+    if seconds < 1:
+        return f"{int(seconds * 1000)}ms"
+    if seconds < 60:
+        return f"{seconds:.3g}s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s"
 
 
 def _with_amount(limit: Limit, amount: int) -> Limit:

@@ -13,9 +13,9 @@ from forebay.core.clock import Clock
 from forebay.core.errors import QuotaUnavailable, RateLimited
 from forebay.core.events import Tokens, UsageSource
 from forebay.core.keys import KeyEntry
-from forebay.core.limits import Limit, Measure, WhenAway, count_units
+from forebay.core.limits import Limit, WhenAway, count_units
 from forebay.core.routes import Endpoint
-from forebay.gateway.lease import Lease
+from forebay.gateway.lease import INPUT, OUTPUT, Lease
 from forebay.gateway.model import Dialect, Exchange
 from forebay.gateway.policy.lending import Want
 from forebay.gateway.policy.meter import Now
@@ -32,7 +32,47 @@ FIRST_WORD_S = 1.0  #: for the first line to the authority to stand, after a sta
 #: Answers after which nobody knows how much of the work was done.
 UNCERTAIN = frozenset({500, 502, 504})
 
+NO_TOKENS = Tokens()
+
 Reservation = list[tuple[Lease, int, int]]  #: lease, units, epoch
+
+
+class Plan:
+    """The limits that one key meets with one model."""
+
+    __slots__ = ("_requests", "_tokens", "counts_tokens", "leases")
+
+    def __init__(self, leases: tuple[Lease, ...]) -> None:
+        self.leases = leases
+        self._tokens = tuple(lease for lease in leases if lease.counts)
+        self._requests = tuple(lease for lease in leases if not lease.counts and not lease.is_concurrent)
+        self.counts_tokens = bool(self._tokens)
+
+    def describe(self) -> str:
+        """The header lines that tell a caller of the tightest of its limits."""
+        lines = _find_tightest(self._requests).describe() if self._requests else ""
+        return lines + _find_tightest(self._tokens).describe() if self._tokens else lines
+
+
+def _find_tightest(leases: tuple[Lease, ...]) -> Lease:
+    found = leases[0]
+    least = (found.known_left + found.left) / (found.limit.amount or 1)
+    for lease in leases[1:]:
+        part = (lease.known_left + lease.left) / (lease.limit.amount or 1)
+        if part < least:
+            found, least = lease, part
+    return found
+
+
+def count_tokens(lease: Lease, tokens: Tokens) -> int:
+    """Units of a limit, 1 where it counts no tokens; of an even one `tokens` are input and output alone."""
+    counts = lease.counts
+    if not counts:
+        return 1
+    if not lease.is_even:
+        return count_units(lease.limit, tokens)
+    units = tokens.input or 0 if counts & INPUT else 0
+    return units + (tokens.output or 0) if counts & OUTPUT else units
 
 
 class Quota:
@@ -51,7 +91,7 @@ class Quota:
         self._clock = clock
         self._leases: dict[str, Lease] = {}
         self._guesses: dict[str, float] = {}  # tokens of an answer, by model
-        self._plans: dict[tuple[str, str], tuple[Lease, ...]] = {}  # by key and model
+        self._plans: dict[tuple[str, str], Plan] = {}  # by key and model
         self._when_away = WhenAway.SHARE
         self._workers = 1
         self._asks: set[asyncio.Task[None]] = set()
@@ -72,69 +112,70 @@ class Quota:
             lease = before.pop(limit.id, None)
             if lease is None:
                 lease = Lease(limit)
-            lease.limit = limit
+            elif lease.limit != limit:
+                lease.set_limit(limit)
             self._leases[limit.id] = lease
         self._plans.clear()
         self._return(before.values())
 
-    def find_leases(self, key: KeyEntry, model: str) -> tuple[Lease, ...]:
+    def find_plan(self, key: KeyEntry, model: str) -> Plan:
         """The limits that a key meets with a model."""
-        leases = self._plans.get((key.id, model))
-        if leases is None:
+        plan = self._plans.get((key.id, model))
+        if plan is None:
             found = [self._leases[limit_id] for limit_id in key.limits if limit_id in self._leases]
-            leases = tuple(lease for lease in found if lease.limit.applies_to(model))
+            plan = Plan(tuple(lease for lease in found if lease.limit.applies_to(model)))
             if len(self._plans) < PLANS_MAX:
-                self._plans[key.id, model] = leases
-        return leases
+                self._plans[key.id, model] = plan
+        return plan
 
     # --- one request ----------------------------------------------------------------------------------------
 
-    def reserve(self, exchange: Exchange, leases: tuple[Lease, ...]) -> bool:
+    def reserve(self, exchange: Exchange, plan: Plan) -> bool:
         """Reserves what a request will use, if the leases have all of it; else nothing."""
         taken: Reservation = []
         now_s = self._loop.time()
-        for lease in leases:
+        tokens = self._estimate(exchange) if plan.counts_tokens else NO_TOKENS
+        for lease in plan.leases:
             if now_s >= lease.ends_at:
                 lease.end_period()
-            units = self._estimate(lease.limit, exchange)
+            units = count_tokens(lease, tokens)
             if lease.left < units:
                 return False
             taken.append((lease, units, lease.epoch))
         for lease, units, _ in taken:
             lease.take(units, now_s)
         exchange.reservation = taken
-        exchange.limit_headers = describe_limits(leases, now_s)
+        exchange.limit_headers = plan.describe()
         return True
 
-    async def acquire(self, exchange: Exchange, leases: tuple[Lease, ...]) -> None:
+    async def acquire(self, exchange: Exchange, plan: Plan) -> None:
         """Reserves what a request will use, borrowing it if need be.
 
         Raises:
             RateLimited: there is not so much, of a limit that the error names.
             QuotaUnavailable: nobody can tell, and the configuration says to refuse then.
         """
-        while not self.reserve(exchange, leases):
+        while not self.reserve(exchange, plan):
             short = {}
-            for lease in leases:
-                units = self._estimate(lease.limit, exchange)
+            tokens = self._estimate(exchange)
+            for lease in plan.leases:
+                units = count_tokens(lease, tokens)
                 if lease.left < units:
                     short[lease] = units
             now_s = self._loop.time()
             for lease, units in short.items():
                 if now_s < lease.refused_until and units - lease.left >= lease.refused_need:
-                    raise self._refuse(exchange, leases, lease, lease.refused_wait_s)
+                    raise self._refuse(exchange, plan, lease, lease.refused_wait_s)
             if not self._client.is_connected:
-                await self._go_alone(exchange, leases, short)
+                await self._go_alone(exchange, plan, short)
                 continue
             running = next((lease.asking for lease in short if lease.asking is not None), None)
             if running is None:
                 running = self._start_asking(short)
             await asyncio.shield(running)
 
-    def _estimate(self, limit: Limit, exchange: Exchange) -> int:
-        """Units that a request will use, before anybody knows."""
-        if limit.measure in (Measure.REQUESTS, Measure.CONCURRENT):
-            return 1
+    def _estimate(self, exchange: Exchange) -> Tokens:
+        """Tokens that a request will use, before anybody knows."""
         tokens = exchange.estimate
         if tokens is None:
             output = None
@@ -144,14 +185,12 @@ class Quota:
                     output = int(self._guesses.get(exchange.model, OUTPUT_GUESS))
             tokens = Tokens(input=max(1, exchange.body_bytes // BYTES_PER_TOKEN), output=output)
             exchange.estimate = tokens
-        return count_units(limit, tokens)
+        return tokens
 
-    def _refuse(
-        self, exchange: Exchange, leases: tuple[Lease, ...], lease: Lease, wait_s: float
-    ) -> RateLimited:
-        exchange.limit_headers = describe_limits(leases, self._loop.time())
+    def _refuse(self, exchange: Exchange, plan: Plan, lease: Lease, wait_s: float) -> RateLimited:
+        exchange.limit_headers = plan.describe()
         limit = lease.limit
-        units = self._estimate(limit, exchange)
+        units = count_tokens(lease, self._estimate(exchange))
         if units > limit.amount:
             return RateLimited(
                 f"the limit of {limit.describe()} is too small for this request, which may take {units}"
@@ -162,7 +201,7 @@ class Quota:
             retry_after_s=seconds,
         )
 
-    async def _go_alone(self, exchange: Exchange, leases: tuple[Lease, ...], short: dict[Lease, int]) -> None:
+    async def _go_alone(self, exchange: Exchange, plan: Plan, short: dict[Lease, int]) -> None:
         """Gives a request what it lacks without the authority, or raises."""
         if not self._was_connected and self._loop.time() < self._started_s + FIRST_WORD_S:
             await asyncio.sleep(0.02)
@@ -181,7 +220,7 @@ class Quota:
             if lease.stand_in is None:
                 lease.stand_alone(self._workers, now)
             if not lease.draw(units, now):
-                raise self._refuse(exchange, leases, lease, lease.compute_wait_s(units, now))
+                raise self._refuse(exchange, plan, lease, lease.compute_wait_s(units, now))
 
     def settle(self, exchange: Exchange) -> None:
         """Ends a reservation: what was really used stays taken, the rest comes back."""
@@ -192,20 +231,22 @@ class Quota:
         if tokens is not None and source is UsageSource.REPORTED and tokens.output:
             known = self._guesses.get(exchange.model, float(tokens.output))
             self._guesses[exchange.model] = known + 0.05 * (tokens.output_total - known)
+        # A sum for all limits that count tokens whole; most do.
+        even = None if tokens is None else Tokens(input=tokens.input_total, output=tokens.output_total)
         for lease, units, epoch in taken:
-            lease.give(units - self._count_used(lease.limit, exchange, units), epoch)
+            if lease.is_concurrent:
+                lease.give(units, epoch)
+            elif lease.counts or not exchange.sent:
+                back = units - self._count_used(lease, exchange, even if lease.is_even else tokens, units)
+                if back:
+                    lease.give(back, epoch)
 
-    def _count_used(self, limit: Limit, exchange: Exchange, reserved: int) -> int:
-        if limit.measure is Measure.CONCURRENT:
-            return 0
+    def _count_used(self, lease: Lease, exchange: Exchange, tokens: Tokens | None, reserved: int) -> int:
         if not exchange.sent:
             return 0  # nobody has worked for it
-        if limit.measure is Measure.REQUESTS:
-            return 1
-        tokens = exchange.tokens
         if tokens is None:
             return reserved if exchange.status in UNCERTAIN else 0
-        used = count_units(limit, tokens)
+        used = count_tokens(lease, tokens)
         # What nobody counted is never refunded: it may have been as much as was reserved.
         return used if exchange.usage_source is UsageSource.REPORTED else max(used, reserved)
 
@@ -231,10 +272,7 @@ class Quota:
             answer = await self._client.ask(wants)
             now_s = self._loop.time()
             if isinstance(answer, Lent):
-                for loan in answer.loans:
-                    lease = self._leases.get(loan.limit_id)
-                    if lease is not None:
-                        lease.absorb(loan, now_s)
+                self._absorb(answer, wants, now_s)
                 return
             lease = self._leases.get(answer.limit_id)
             if lease is not None:
@@ -248,6 +286,18 @@ class Quota:
             for lease in leases:
                 lease.asking = None
             done.set_result(None)
+
+    def _absorb(self, answer: Lent, wants: tuple[Want, ...], now_s: float) -> None:
+        loans = {loan.limit_id: loan for loan in answer.loans}
+        for want in wants:
+            lease, loan = self._leases.get(want.limit_id), loans.get(want.limit_id)
+            if lease is not None and loan is not None:
+                lease.absorb(loan, now_s)
+            elif (
+                lease is not None
+            ):  # the authority does not know it yet: it holds nobody up, and is told later
+                lease.left += want.need
+                lease.owed += 0 if lease.is_concurrent else want.need
 
     def _hold(self) -> list[Held]:
         held = []
@@ -286,7 +336,9 @@ class Quota:
             self._client.keep_connected(now_s)
         due = []
         for lease in self._leases.values():
-            lease.spent //= 2
+            if lease.spent:
+                lease.spent //= 2
+                lease.tell_reset(now_s)
             idle = lease.left > 0 and now_s > lease.used_at + IDLE_S
             if (idle or lease.left < 0 or lease.owed) and lease.asking is None:
                 due.append(lease)
@@ -299,36 +351,3 @@ class Quota:
 
     def _now(self) -> Now:
         return Now(self._clock.monotonic_ns(), self._clock.wall_ns())
-
-
-def describe_limits(leases: tuple[Lease, ...], now_s: float) -> str:
-    """The header lines that tell a caller of the tightest of its limits, as OpenAI names them."""
-    tightest: dict[str, tuple[float, Lease]] = {}
-    for lease in leases:
-        if lease.limit.measure is Measure.CONCURRENT:
-            continue
-        kind = "requests" if lease.limit.measure is Measure.REQUESTS else "tokens"
-        left = (lease.known_left + lease.left) / max(1, lease.limit.amount)
-        if kind not in tightest or left < tightest[kind][0]:
-            tightest[kind] = left, lease
-    lines = ""
-    for kind, (_, lease) in tightest.items():
-        reset = format_seconds(max(0.0, lease.full_at - now_s))
-        lines += (
-            f"x-ratelimit-limit-{kind}: {lease.limit.amount}\r\n"
-            f"x-ratelimit-remaining-{kind}: {max(0, lease.known_left + lease.left)}\r\n"
-            f"x-ratelimit-reset-{kind}: {reset}\r\n"
-        )
-    return lines
-
-
-def format_seconds(seconds: float) -> str:
-    """As OpenAI writes durations: `120ms`, `1.5s`, `6m0s`, `2h0m0s`."""
-    if seconds < 1:
-        return f"{int(seconds * 1000)}ms"
-    if seconds < 60:
-        return f"{seconds:.3g}s"
-    whole = int(seconds)
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s"

@@ -24,11 +24,10 @@ from forebay.core.routes import Endpoint
 from forebay.gateway.call import Call, CallerGone
 from forebay.gateway.ending import DRAINING, Ending, explain_cancel
 from forebay.gateway.intake import Intake
-from forebay.gateway.lease import Lease
 from forebay.gateway.memory import Memory
 from forebay.gateway.model import Dialect, Exchange, KeyState, Meter, State, TargetState, build_head_rest
 from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
-from forebay.gateway.quota import Quota
+from forebay.gateway.quota import Plan, Quota
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Answer, Relay, read_answer, refuse_compressed
 from forebay.gateway.trouble import TroubleLog
@@ -112,9 +111,9 @@ class Service:
                 return self._run(exchange, self._receive(exchange, key))
             intake.admit(exchange, key)
             if key.entry.limits:
-                leases = self.quota.find_leases(key.entry, exchange.model)
-                if not self.quota.reserve(exchange, leases):
-                    return self._run(exchange, self._borrow(exchange, leases))
+                plan = self.quota.find_plan(key.entry, exchange.model)
+                if not self.quota.reserve(exchange, plan):
+                    return self._run(exchange, self._borrow(exchange, plan))
             if self._send_first(exchange):
                 return None
             return self._run(exchange, self._attempt_all(exchange))
@@ -131,10 +130,10 @@ class Service:
         exchange.body = await self.intake.read_body(exchange)
         exchange.reading = False
         self.intake.admit(exchange, key)
-        await self._borrow(exchange, self.quota.find_leases(key.entry, exchange.model))
+        await self._borrow(exchange, self.quota.find_plan(key.entry, exchange.model))
 
-    async def _borrow(self, exchange: Exchange, leases: tuple[Lease, ...]) -> None:
-        await self.quota.acquire(exchange, leases)
+    async def _borrow(self, exchange: Exchange, plan: Plan) -> None:
+        await self.quota.acquire(exchange, plan)
         await self._attempt_all(exchange)
 
     async def _run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
