@@ -24,7 +24,8 @@ from forebay.ledger.ingest import Ingester, IngestReport
 from forebay.store.errors import StoreError
 
 WATCH_INTERVAL_S: Final = 0.25
-KEYS_INTERVAL_S: Final = 1.0  #: between two looks at all keys: those that have expired leave the snapshot
+REFRESH_INTERVAL_S: Final = 1.0  #: between two comparisons of the snapshot with what it should be
+KEYS_INTERVAL_S: Final = 10.0  #: between two looks at all keys, though none was changed: some have expired
 
 logger = logging.getLogger("forebay.control")
 
@@ -99,12 +100,14 @@ class ControlPlane:
         self.snapshot_state: SnapshotState | None = None
         self.snapshot_error: str | None = None
         self._started = started
-        self._keys = keys
+        self._key_repo = keys
         self._ingester = ingester
         self._snapshot_path = snapshot_path
         self._created_s = created_s
         self._clock = clock
-        self._keys_seen = -1  #: the last change of keys that the snapshot knows
+        self._keys: tuple[KeyEntry, ...] = ()  #: the live ones as of the last look
+        self._keys_change = -1  #: the last change before that look
+        self._keys_due = 0.0  #: loop time of the next look
         self._written: bytes | None = None
         self._snapshot_stamp: tuple[int, int, int] | None = None
         self._refreshing = asyncio.Lock()  # of two refreshes, the later one writes what is newer
@@ -129,10 +132,8 @@ class ControlPlane:
         """
         async with self._refreshing:
             try:
-                seen = await asyncio.to_thread(self._keys.find_last_change)  # first: what follows is newer
-                keys = await asyncio.to_thread(self._keys.list_live)
-                await asyncio.to_thread(self._write_if_changed, keys)
-                self._keys_seen = seen
+                await self._look_at_keys()
+                await asyncio.to_thread(self._write_if_changed, self._keys)
             except (OSError, StoreError) as error:
                 if self.snapshot_error is None:
                     logger.error("the snapshot can't be brought up to date: %s", error)
@@ -141,6 +142,13 @@ class ControlPlane:
                     f"the gateway could not be told: {error}. It will be as soon as that is mended."
                 ) from error
             self.snapshot_error = None
+
+    async def _look_at_keys(self) -> None:
+        now = asyncio.get_running_loop().time()
+        change = await asyncio.to_thread(self._key_repo.find_last_change)  # first: what follows is newer
+        if change != self._keys_change or now >= self._keys_due:
+            self._keys = await asyncio.to_thread(self._key_repo.list_live)
+            self._keys_change, self._keys_due = change, now + KEYS_INTERVAL_S
 
     def _write_if_changed(self, keys: tuple[KeyEntry, ...]) -> None:
         snapshot = compile_snapshot(self.config, keys, self.engine_urls, created_s=self._created_s)
@@ -184,7 +192,7 @@ class ControlPlane:
             if changed or loop.time() >= next_refresh or await asyncio.to_thread(self._have_keys_changed):
                 try:
                     await self.refresh_snapshot()
-                    next_refresh = loop.time() + KEYS_INTERVAL_S
+                    next_refresh = loop.time() + REFRESH_INTERVAL_S
                     if is_untold:
                         await asyncio.to_thread(self._tell_edit)
                         is_untold = False
@@ -195,7 +203,7 @@ class ControlPlane:
     def _have_keys_changed(self) -> bool:
         """Whether another process, such as `forebay keys`, has changed keys or what they belong to."""
         try:
-            return self._keys.find_last_change() != self._keys_seen
+            return self._key_repo.find_last_change() != self._keys_change
         except StoreError:
             return False  # the next look at all keys tells why
 

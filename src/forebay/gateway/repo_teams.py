@@ -4,6 +4,7 @@ Neither is ever removed or renamed: records bear their names.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import msgspec
 from sqlalchemy import Connection, RowMapping, select
@@ -112,13 +113,18 @@ def encode_rights(rights: Rights) -> Mapping[str, object]:
 
 def make_rights(row: RowMapping, prefix: str = "") -> Rights:
     """Of columns whose names begin with `prefix`."""
-    lists = {name: msgspec.json.decode(row[prefix + name], type=tuple[str, ...]) for name in _LISTS}
+    lists = {name: _decode_list(row[prefix + name]) for name in _LISTS}
     return Rights(
         **lists,
         tier_max=row[f"{prefix}tier_max"],
         context_max_tokens=row[f"{prefix}context_max_tokens"],
         output_max_tokens=row[f"{prefix}output_max_tokens"],
     )
+
+
+@lru_cache(maxsize=4096)  # of many keys, most lists are alike
+def _decode_list(text: str) -> tuple[str, ...]:
+    return msgspec.json.decode(text, type=tuple[str, ...])
 
 
 def _load_project(connection: Connection, team: str, name: str) -> ProjectRecord:
