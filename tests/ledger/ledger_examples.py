@@ -1,13 +1,16 @@
 """What the ledger's tests share: a clock that stands where it is put, events, and a small world."""
 
+from decimal import Decimal
 from pathlib import Path
 
 from hypothesis import strategies as st
 from sqlalchemy import select
 
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource, encode_event
+from forebay.core.prices import NO_PRICES, Price, PriceBook, Rates
 from forebay.ledger.ingest import Ingester, IngestLimits
 from forebay.ledger.repo import load_events
+from forebay.ledger.rollup import Priced, UsageCell, UsageTotals, fold_usage
 from forebay.ledger.segment import SegmentWriter
 from forebay.ledger.tables import quarantine, segments
 from forebay.store.database import Database
@@ -34,6 +37,30 @@ def make_event(number: int = 0, **fields: object) -> Finished:
     return Finished(**(given | fields))  # type: ignore[arg-type]
 
 
+#: `m` gets dearer in the second hour, only target `t` has a price for `n`, and `t` in pool `p` is one's own.
+BOOK = PriceBook(
+    (
+        Price(model="m", rates=Rates(input=Decimal("0.0371"), output=Decimal("1.1"))),
+        Price(
+            model="m",
+            from_ns=START_NS // HOUR_NS * HOUR_NS + HOUR_NS,
+            rates=Rates(input=Decimal("0.05"), input_cached=Decimal("0.01"), output=Decimal(2)),
+        ),
+        Price(target="t", usd_per_request=Decimal("0.001"), rates=Rates(input=Decimal(1), output=Decimal(1))),
+        Price(target="t", pool="p", usd_per_second=Decimal("0.0003")),
+    )
+)
+
+
+def price_all(events: list[Finished], book: PriceBook = NO_PRICES) -> list[Priced]:
+    return [Priced(event, book.compute_cost(event)) for event in events]
+
+
+def fold(events: list[Finished], book: PriceBook = NO_PRICES) -> dict[UsageCell, UsageTotals]:
+    return fold_usage(price_all(events, book))
+
+
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=4)
 unknown_or_count = st.none() | st.integers(0, 10**6)
 event_strategy = st.builds(
     Finished,
@@ -42,6 +69,14 @@ event_strategy = st.builds(
     key=st.sampled_from(["", "key_a", "key_b"]),
     model=st.sampled_from(["", "m", "n"]),
     target=st.sampled_from(["", "t", "u"]),
+    project=st.sampled_from(["", "p1", "p2"]),
+    team=st.sampled_from(["t1", "t2"]),
+    pool=st.sampled_from(["", "p"]),
+    tier=st.sampled_from(["", "provider"]),
+    region=st.sampled_from(["", "eu"]),
+    tags=st.dictionaries(st.sampled_from(["a", "b'\"]{$.é"]), texts, max_size=2).map(
+        lambda tags: tuple(tags.items())
+    ),
     status=st.sampled_from([200, 404, 499, 502]),
     stream=st.booleans(),
     outcome=st.sampled_from(Outcome),
@@ -65,9 +100,11 @@ class World:
     def make_writer(self, worker: str = "0", segment_max_bytes: int = 1 << 20) -> SegmentWriter:
         return SegmentWriter(self.folder, worker, segment_max_bytes, self.clock)
 
-    def make_ingester(self, batch_records: int = 5000, records_max: int = 10**6) -> Ingester:
+    def make_ingester(
+        self, batch_records: int = 5000, records_max: int = 10**6, book: PriceBook = NO_PRICES
+    ) -> Ingester:
         limits = IngestLimits(batch_records=batch_records, records_max=records_max, keep_segments_s=100)
-        return Ingester(self.database, self.folder, self.clock, limits)
+        return Ingester(self.database, self.folder, self.clock, limits, get_prices=lambda: book)
 
     def write(self, *events: Finished, close: bool = True) -> SegmentWriter:
         writer = self.make_writer()

@@ -8,12 +8,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_examples import World, event_strategy, load_states, make_event
+from ledger_examples import World, event_strategy, fold, load_states, make_event
 from sqlalchemy import text
 
 from forebay.core.events import Finished, Tokens, encode_event
 from forebay.ledger.repo import load_events, load_segments, load_usage_cells
-from forebay.ledger.rollup import fold_usage
 from forebay.ledger.segment import HEADER, list_segments
 from forebay.ledger.tables import SegmentState
 from forebay.store.errors import StoreBusy
@@ -28,7 +27,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_every_field_of_an_event_comes_back_as_it_was_written(world: World) -> None:
     full = {name: f"value of {name}" for name in ("project", "team", "endpoint", "target", "pool", "tier")}
-    full |= {"route_hash": "abc", "error": "e", "experiment": "x", "variant": "y"}
+    full |= {"route_hash": "abc", "error": "e", "experiment": "x", "variant": "y", "region": "eu"}
+    full |= {"tags": (("a", "b"), ("c", "d"))}
     tokens = Tokens(input=1, input_cached=2, input_audio=3, output=4, output_reasoning=5, output_audio=6)
     numbers = {"status": 499, "attempts": 2, "first_token_ns": 7, "duration_ns": 8, "overhead_ns": 9}
     numbers |= {"request_bytes": 10, "answer_bytes": 11, "worker": 12}
@@ -61,7 +61,7 @@ def test_any_portions_give_the_same_ledger_and_its_totals_are_the_fold(
     everything = [event for portion in portions for event in portion]
     assert world.load_all() == everything
     with world.database.read() as connection:
-        assert load_usage_cells(connection) == fold_usage(everything)
+        assert load_usage_cells(connection) == fold(everything)
     world.close()
 
 

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ledger_examples import World, load_quarantine, make_event
+from ledger_examples import World, fold, load_quarantine, make_event
 
 from forebay.core.events import Tokens, encode_event
 from forebay.ledger.batch import AT_NS_MAX, NUMBER_MAX, Reason
 from forebay.ledger.repo import load_usage_cells
-from forebay.ledger.rollup import fold_usage
 from forebay.ledger.segment import HEADER, list_segments, read_frames
 from forebay.ledger.tables import quarantine
 
@@ -137,7 +136,7 @@ def test_a_record_of_a_later_version_waits_and_becomes_an_event_once_it_is_under
     assert len(load_quarantine(world)) == 1
     assert [event.request_id for event in world.load_all()] == ["req_0", "req_1", "req_2"]
     with world.database.read() as connection:
-        assert load_usage_cells(connection) == fold_usage(make_event(n) for n in range(3))
+        assert load_usage_cells(connection) == fold([make_event(n) for n in range(3)])
 
 
 @pytest.mark.parametrize(
@@ -182,4 +181,4 @@ def test_the_largest_values_go_in(world: World) -> None:
     world.make_ingester().ingest_once()
     assert world.load_all() == [largest] * 1000
     with world.database.read() as connection:
-        assert load_usage_cells(connection) == fold_usage([largest] * 1000)
+        assert load_usage_cells(connection) == fold([largest] * 1000)

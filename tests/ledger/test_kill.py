@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ledger_examples import START_NS, World
+from ledger_examples import START_NS, World, fold
 
 from forebay.ledger.ingest import Ingester, IngestLimits
 from forebay.ledger.repo import load_usage_cells
-from forebay.ledger.rollup import fold_usage
 from forebay.ledger.segment import HEADER, list_segments
 from forebay.store.database import Database
 from forebay.store.errors import StoreBusy, StoreUnavailable
@@ -152,7 +151,7 @@ def test_whoever_is_killed_whenever_each_acknowledged_record_is_counted_once(
     assert set(counts.values()) == {1}
     assert acknowledged <= set(counts) <= acknowledged | unacknowledged
     with world.database.read() as connection:
-        assert load_usage_cells(connection) == fold_usage(events)
+        assert load_usage_cells(connection) == fold(events)
     world.close()
 
 

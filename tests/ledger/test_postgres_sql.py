@@ -8,12 +8,14 @@ from forebay.ledger.repo import _compile_event_insert, _make_usage_upsert
 def test_events_are_inserted_by_name_where_the_driver_takes_names() -> None:
     statement, is_positional = _compile_event_insert(postgresql.dialect())
     assert not is_positional
-    assert statement.startswith("INSERT INTO ledger_events (segment_id, position, request_id, ")
+    assert statement.startswith(
+        "INSERT INTO ledger_events (segment_id, position, cost_nano_usd, price_id, tags, "
+    )
     assert "%(tokens_output_reasoning)s" in statement
 
 
 def test_totals_are_added_up_by_the_database() -> None:
     dialect = postgresql.dialect()
     statement = str(_make_usage_upsert(dialect).compile(dialect=dialect))
-    assert "ON CONFLICT (key_id, model, hour) DO UPDATE SET requests = coalesce(" in statement
+    assert "ON CONFLICT (hour, team, project, key_id, model, pool, tier, region) DO UPDATE SET " in statement
     assert "ledger_usage_hourly.tokens_input + excluded.tokens_input" in statement

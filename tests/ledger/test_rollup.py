@@ -1,16 +1,14 @@
 """The hourly totals: a pure fold that does not care for order or portions, and a table that equals it."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_examples import HOUR_NS, START_NS, World, event_strategy, make_event
+from ledger_examples import BOOK, HOUR_NS, START_NS, World, event_strategy, fold, make_event, price_all
 from sqlalchemy import delete
 
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource
 from forebay.ledger.repo import load_usage_cells, rebuild_usage
-from forebay.ledger.rollup import UsageCell, compute_totals, fold_usage, merge_usage
+from forebay.ledger.rollup import compute_cell, compute_totals, merge_usage
 from forebay.ledger.tables import usage_hourly
 
 event_lists = st.lists(event_strategy, max_size=30)
@@ -21,18 +19,20 @@ event_lists = st.lists(event_strategy, max_size=30)
 def test_portions_in_any_order_fold_to_the_same(events: list[Finished], data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(events))
     cut = data.draw(st.integers(0, len(events)))
-    assert merge_usage(fold_usage(shuffled[:cut]), fold_usage(shuffled[cut:])) == fold_usage(events)
+    assert merge_usage(fold(shuffled[:cut], BOOK), fold(shuffled[cut:], BOOK)) == fold(events, BOOK)
 
 
 @settings(deadline=None)
 @given(events=event_lists)
 def test_each_event_is_counted_in_one_cell(events: list[Finished]) -> None:
-    cells = fold_usage(events)
+    cells = fold(events, BOOK)
     assert sum(totals.requests for totals in cells.values()) == len(events)
     assert sum(totals.duration_ns_sum for totals in cells.values()) == sum(e.duration_ns for e in events)
     for cell, totals in cells.items():
-        mine = [e for e in events if (e.key, e.model, e.at_ns // HOUR_NS) == cell]
-        assert totals == compute_totals(mine)
+        mine = [event for event in events if compute_cell(event) == cell]
+        assert totals == compute_totals(price_all(mine, BOOK))
+        assert cell.hour * HOUR_NS <= min(event.at_ns for event in mine)
+        assert {(e.team, e.project, e.key, e.model, e.pool, e.tier, e.region) for e in mine} == {cell[1:]}
 
 
 def test_totals_by_hand() -> None:
@@ -49,9 +49,10 @@ def test_totals_by_hand() -> None:
         ),
         make_event(at_ns=at_ns + HOUR_NS),
     ]
-    cells = fold_usage(events)
-    assert set(cells) == {UsageCell("key_a", "m", hour), UsageCell("key_a", "m", hour + 1)}
-    totals = cells[UsageCell("key_a", "m", hour)]
+    cells = fold(events, BOOK)
+    assert set(cells) == {compute_cell(events[0]), compute_cell(events[-1])}
+    totals = cells[compute_cell(events[0])]
+    assert (totals.unpriced, totals.cost_nano_usd) == (0, 148 + 2200), "4 tokens in, 2 out, the rest unsent"
     assert (totals.requests, totals.failed, totals.abandoned, totals.estimated) == (3, 1, 1, 1)
     assert (totals.tokens_input, totals.tokens_output) == (7, 2)
     assert totals.tokens_output_reasoning is None, "what nobody counted is not 0"
@@ -68,8 +69,8 @@ def test_rebuilding_changes_nothing_and_mends_everything(
     world = World(tmp_path_factory.mktemp("w"))
     for portion in (first, second):
         world.write(*portion)
-        world.make_ingester(batch_records=4).ingest_once()
-    expected = fold_usage(first + second)
+        world.make_ingester(batch_records=4, book=BOOK).ingest_once()
+    expected = fold(first + second, BOOK)
     for harm in (None, delete(usage_hourly), usage_hourly.update().values(requests=99, tokens_input=None)):
         with world.database.begin() as connection:
             if harm is not None:
@@ -77,15 +78,4 @@ def test_rebuilding_changes_nothing_and_mends_everything(
         assert rebuild_usage(world.database) == len(first) + len(second)
         with world.database.read() as connection:
             assert load_usage_cells(connection) == expected
-    world.close()
-
-
-def test_rebuilding_reads_more_events_than_it_holds(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    events = [make_event(number, tokens=Tokens(output=number)) for number in range(10)]
-    world.write(*events)
-    world.make_ingester().ingest_once()
-    assert rebuild_usage(world.database, events_max=3) == 10
-    with world.database.read() as connection:
-        assert load_usage_cells(connection) == fold_usage(events)
     world.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_examples import HOUR_NS, START_NS, World, event_strategy, make_event
+from ledger_examples import BOOK, HOUR_NS, START_NS, World, event_strategy, make_event, price_all
 from sqlalchemy import text
 
 from forebay.core.events import Finished
@@ -17,6 +17,7 @@ from forebay.store.database import Database
 from forebay.store.errors import StoreMissing, StoreOutdated
 
 HOUR0_NS = START_NS // HOUR_NS * HOUR_NS
+NAMES = ("key", "model", "target", "status", "team", "project", "pool", "tier", "region")
 UNIT_S = {UsageBy.HOUR: 3600, UsageBy.DAY: 86400}
 
 moments = st.none() | st.one_of(
@@ -26,14 +27,20 @@ moments = st.none() | st.one_of(
 groupings = (
     st.lists(st.sampled_from(UsageBy), unique=True).filter(lambda by: not set(UNIT_S) <= set(by)).map(tuple)
 )
-queries = st.builds(
-    UsageQuery,
-    by=groupings,
-    since_ns=moments,
-    until_ns=moments,
-    key=st.none() | st.sampled_from(["key_a", ""]),
-    model=st.none() | st.sampled_from(["m", "no such model"]),
-)
+tags = st.sampled_from(["a", "b'\"]{$.é", "no such tag"])
+queries = st.tuples(groupings, tags).flatmap(lambda given: build_queries(*given))
+
+
+def build_queries(by: tuple[UsageBy, ...], tag: str) -> st.SearchStrategy[UsageQuery]:
+    return st.builds(
+        UsageQuery,
+        by=st.just(by),
+        tag=st.just(tag if UsageBy.TAG in by else None),
+        since_ns=moments,
+        until_ns=moments,
+        key=st.none() | st.sampled_from(["key_a", ""]),
+        model=st.none() | st.sampled_from(["m", "no such model"]),
+    )
 
 
 def answer_plainly(events: list[Finished], query: UsageQuery) -> list[UsageRow]:
@@ -49,11 +56,15 @@ def answer_plainly(events: list[Finished], query: UsageQuery) -> list[UsageRow]:
         for by, unit_s in UNIT_S.items():
             if by in query.by:
                 start_s = event.at_ns // 10**9 // unit_s * unit_s
-        names = (UsageBy.KEY, UsageBy.MODEL, UsageBy.TARGET, UsageBy.STATUS)
-        groups[start_s, *(getattr(event, name) if name in query.by else None for name in names)].append(event)
+        values = (getattr(event, name) if name in query.by else None for name in NAMES)
+        tag = None if query.tag is None else dict(event.tags).get(query.tag, "")
+        groups[start_s, *values, tag].append(event)
     return [
-        UsageRow(start_s=at, key=key, model=model, target=target, status=status, totals=compute_totals(group))  # type: ignore[arg-type]
-        for (at, key, model, target, status), group in sorted(groups.items(), key=lambda item: item[0])
+        UsageRow(
+            **dict(zip(("start_s", *NAMES, "tag"), place, strict=True)),  # type: ignore[arg-type]
+            totals=compute_totals(price_all(group, BOOK)),
+        )
+        for place, group in sorted(groups.items(), key=lambda item: item[0])
     ]
 
 
@@ -74,7 +85,7 @@ def test_any_query_agrees_with_plain_python(
 ) -> None:
     world = World(tmp_path_factory.mktemp("w"))
     world.write(*events)
-    world.make_ingester().ingest_once()
+    world.make_ingester(book=BOOK).ingest_once()
     for query in asked:
         assert load_usage(world.database, query) == answer_plainly(events, query), query
     world.close()
@@ -99,6 +110,9 @@ def test_nothing_gives_no_rows(world: World) -> None:
 def test_what_cannot_be_answered_is_told(world: World) -> None:
     with pytest.raises(UsageQueryInvalid, match="not by both"):
         load_usage(world.database, UsageQuery(by=(UsageBy.HOUR, UsageBy.DAY)))
+    for asked in (UsageQuery(by=(UsageBy.TAG,)), UsageQuery(tag="a")):
+        with pytest.raises(UsageQueryInvalid, match="name the tag"):
+            load_usage(world.database, asked)
     with pytest.raises(UsageQueryInvalid, match="rows_max"):
         load_usage(world.database, UsageQuery(rows_max=0))
     world.write(*(make_event(n, key=f"key_{n}") for n in range(4)))

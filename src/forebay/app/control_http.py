@@ -95,7 +95,7 @@ class AdminRoutes:
 
     async def get_usage(
         self,
-        by: Annotated[list[GroupBy], Query(description="What is told apart.", max_length=4)] = [  # noqa: B006
+        by: Annotated[list[GroupBy], Query(description="What is told apart.", max_length=9)] = [  # noqa: B006
             GroupBy.KEY,
             GroupBy.MODEL,
         ],

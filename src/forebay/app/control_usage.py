@@ -24,7 +24,7 @@ UnixSeconds = Annotated[int, Field(ge=0, le=LATEST_S)]
 KeyFilter = Annotated[str, StringConstraints(pattern=r"^(key_[0-9a-f]{16})?$")]
 ModelFilter = Annotated[str, StringConstraints(pattern=r"^[!-~]{0,200}$")]
 Cursor = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_=-]{1,2000}$")]
-Place = tuple[int, str, str, str, int]
+Place = tuple[int, str, str, str, int, str, str, str, str, str]
 
 
 class GroupBy(StrEnum):
@@ -32,6 +32,11 @@ class GroupBy(StrEnum):
     MODEL = "model"
     TARGET = "target"
     STATUS = "status"
+    TEAM = "team"
+    PROJECT = "project"
+    POOL = "pool"
+    TIER = "tier"
+    REGION = "region"
 
 
 class Interval(StrEnum):
@@ -63,6 +68,11 @@ class UsageRowView(View):
     model: str | None
     target: str | None
     status: int | None
+    team: str | None
+    project: str | None
+    pool: str | None
+    tier: str | None
+    region: str | None
     requests: int
     failed: int
     abandoned: int = Field(description="The caller left before the end.")
@@ -74,7 +84,7 @@ class UsageRowView(View):
 
 
 class UsagePage(View):
-    data: list[UsageRowView] = Field(description="In the order of time, key, model, target, status.")
+    data: list[UsageRowView] = Field(description="In the order of the fields by which it is told apart.")
     next_cursor: str | None = Field(description="Null on the last page.")
 
 
@@ -113,7 +123,18 @@ def make_query(
 
 
 def _find_place(row: UsageRow) -> Place:
-    return (row.start_s or 0, row.key or "", row.model or "", row.target or "", row.status or 0)
+    return (
+        row.start_s or 0,
+        row.key or "",
+        row.model or "",
+        row.target or "",
+        row.status or 0,
+        row.team or "",
+        row.project or "",
+        row.pool or "",
+        row.tier or "",
+        row.region or "",
+    )
 
 
 def _encode_cursor(place: Place) -> str:
@@ -135,6 +156,11 @@ def _show_row(row: UsageRow) -> UsageRowView:
         model=row.model,
         target=row.target,
         status=row.status,
+        team=row.team,
+        project=row.project,
+        pool=row.pool,
+        tier=row.tier,
+        region=row.region,
         requests=totals.requests,
         failed=totals.failed,
         abandoned=totals.abandoned,

@@ -118,7 +118,12 @@ def chat(
 def usage(
     context: typer.Context,
     by: Annotated[
-        str, typer.Option("--by", metavar="LIST", help="Group by key, model, hour, day, target, status.")
+        str,
+        typer.Option(
+            "--by",
+            metavar="LIST",
+            help="Group by key, model, hour, day, target, status, team, project, pool, tier, region.",
+        ),
     ] = "key,model",
     since: Annotated[
         str,

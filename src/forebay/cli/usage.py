@@ -80,7 +80,7 @@ def usage(
 def parse_by(text: str) -> tuple[UsageBy, ...]:
     """Raises BadOption."""
     words = [word.strip().casefold() for word in text.split(",") if word.strip()]
-    known = [by.value for by in UsageBy]
+    known = [by.value for by in UsageBy if by is not UsageBy.TAG]
     if unknown := [word for word in words if word not in known]:
         raise BadOption(f"can't group by {', '.join(unknown)}", hint=f"possible: {', '.join(known)}")
     if {"hour", "day"} <= set(words):
@@ -111,7 +111,9 @@ def _load(config: Config, query: UsageQuery, clock: SystemClock, *, rebuild: boo
     try:
         database.migrate()
         limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
-        _ingest(Ingester(database, config.ledger_path, clock, limits))
+        _ingest(
+            Ingester(database, config.ledger_path, clock, limits, get_prices=lambda: config.prices.price_book)
+        )
         if rebuild:
             print_note(f"the hourly totals were added up anew, from {rebuild_usage(database):,} records")
         names = {record.entry.id: record.entry.name for record in KeyRepo(database, clock).list()}
@@ -209,6 +211,11 @@ _GROUP_TEXTS: Final[dict[UsageBy, Callable[[UsageRow, Mapping[str, str]], str]]]
     UsageBy.DAY: lambda row, names: _moment(row.start_s, "%Y-%m-%d"),
     UsageBy.TARGET: lambda row, names: row.target or "(none)",
     UsageBy.STATUS: lambda row, names: str(row.status),
+    UsageBy.TEAM: lambda row, names: row.team or "(none)",
+    UsageBy.PROJECT: lambda row, names: row.project or "(none)",
+    UsageBy.POOL: lambda row, names: row.pool or "(none)",
+    UsageBy.TIER: lambda row, names: row.tier or "(none)",
+    UsageBy.REGION: lambda row, names: row.region or "(none)",
 }
 
 

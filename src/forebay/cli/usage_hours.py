@@ -70,4 +70,7 @@ def can_show_hours(by: Sequence[UsageBy]) -> bool:
 
 
 def _group_of(row: UsageRow) -> Group:
-    return (row.key, row.model, row.target, row.status)
+    return (
+        *(row.key, row.model, row.target, row.status),
+        *(row.team, row.project, row.pool, row.tier, row.region),
+    )

@@ -109,12 +109,17 @@ class Charge:
     """What one price asks for, ready to be computed with: whole numbers over one denominator.
 
     Attributes:
-        price_id: the price's id.
+        price: whose charge it is.
+        price_id: its id.
     """
 
-    __slots__ = ("_bases", "_denominator", "_has_rates", "_numerators", "_request", "_second", "price_id")
+    __slots__ = (
+        *("price", "price_id"),
+        *("_bases", "_denominator", "_has_rates", "_numerators", "_request", "_second"),
+    )
 
     def __init__(self, price: Price) -> None:
+        self.price = price
         self.price_id = price.id
         rates = [price.rates.find(name) for name in TOKEN_CLASSES]
         per_token = [None if rate is None else _nano(rate) / TOKENS_PER_MTOK for rate in rates]
@@ -202,6 +207,7 @@ class PriceBook:
     """All prices, in the order of the file.  Equal books are interchangeable."""
 
     prices: tuple[Price, ...] = ()
+    used: dict[str, Price] = field(default_factory=dict, compare=False, repr=False)  #: for some cost, by id
     #: What `_list_candidates` said of a place, ready to be computed with: each record asks.
     _known: dict[Place, tuple[tuple[int, Charge], ...]] = field(
         default_factory=dict, compare=False, repr=False
@@ -227,6 +233,7 @@ class PriceBook:
                 self._known[place] = dated
         for from_ns, charge in dated:
             if from_ns <= at_ns:
+                self.used.setdefault(charge.price_id, charge.price)
                 return Cost(price_id=charge.price_id, nano_usd=charge.compute(tokens, duration_ns))
         return UNPRICED
 

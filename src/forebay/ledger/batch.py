@@ -167,4 +167,6 @@ def find_implausible(event: Event) -> str:
             return f"one of {', '.join(names)} is out of range: {known}"
     if "\0" in "".join(_get_texts(event)):  # PostgreSQL takes no such text
         return "a text holds a NUL"
+    if event.tags and any("\0" in text for tag in event.tags for text in tag):
+        return "a tag holds a NUL"
     return ""

@@ -5,10 +5,12 @@ transaction, and only if the cursor still stands where the reading began.  A fil
 gone and all of it is in the tables, and removed some time later.  Nothing is ever written to a segment here.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from forebay.core.clock import Clock
+from forebay.core.prices import NO_PRICES, PriceBook
 from forebay.ledger.batch import Batch, read_batch
 from forebay.ledger.repo import (
     Segment,
@@ -57,15 +59,30 @@ class IngestReport:
 
 
 class Ingester:
-    """Any number of these may work on one folder and database, in any number of processes."""
+    """Any number of these may work on one folder and database, in any number of processes.
+
+    Args:
+        database: where the tables are.
+        folder: where the segments are.
+        clock: for how old a file is.
+        limits: None takes the defaults.
+        get_prices: the price book in force, by which the cost of what comes is computed.
+    """
 
     def __init__(
-        self, database: Database, folder: Path, clock: Clock, limits: IngestLimits | None = None
+        self,
+        database: Database,
+        folder: Path,
+        clock: Clock,
+        limits: IngestLimits | None = None,
+        *,
+        get_prices: Callable[[], PriceBook] = lambda: NO_PRICES,
     ) -> None:
         self._database = database
         self._folder = folder
         self._clock = clock
         self._limits = limits or IngestLimits()
+        self._get_prices = get_prices
         self._has_reconsidered = False
 
     def ingest_once(self) -> IngestReport:
@@ -127,13 +144,13 @@ class Ingester:
 
         When another ingester has moved the cursor since the batch was read, nothing is stored.
         """
-        now_ns = self._clock.wall_ns()
+        now_ns, book = self._clock.wall_ns(), self._get_prices()
         with self._database.begin() as connection:
             lock_ledger(connection)
             segment = segment or add_segment(connection, name, now_ns)
             if not advance_segment(connection, segment, batch, state, now_ns):
                 return add_segment(connection, name, now_ns)
-            add_events(connection, segment.id, batch.events)
+            add_events(connection, segment.id, batch.events, book)
             add_set_aside(connection, segment.id, batch.set_aside, now_ns)
         # Counted after the commit: a report never claims what was rolled back.
         report.records += len(batch.events)
@@ -190,6 +207,8 @@ class Ingester:
         while place is not None:
             with self._database.begin() as connection:
                 lock_ledger(connection)
-                moved, place = reconsider_unknown(connection, place, self._limits.batch_records)
+                moved, place = reconsider_unknown(
+                    connection, place, self._limits.batch_records, self._get_prices()
+                )
             report.recovered += moved
         self._has_reconsidered = True

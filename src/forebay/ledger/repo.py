@@ -1,21 +1,46 @@
 """The ledger's SQL: cursors of segments, events in, totals kept up, and events out for whoever folds them.
 
 Every writing function runs in the caller's transaction, so that a cursor moves exactly when its rows arrive.
-The queries for people are in `usage`.
+An event is stored with what it cost.  The queries for people are in `usage` and `bill`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from operator import attrgetter
 
-from sqlalchemy import Connection, Dialect, RowMapping, Table, delete, func, insert, select, update
+import msgspec
+from sqlalchemy import (
+    Column,
+    Connection,
+    Dialect,
+    RowMapping,
+    Table,
+    column,
+    delete,
+    func,
+    insert,
+    select,
+    table,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from forebay.core.events import Event, Finished, Outcome, Tokens, UsageSource
+from forebay.core.prices import PriceBook
 from forebay.ledger.batch import Batch, Reason, SetAside, read_event
-from forebay.ledger.rollup import TOTALS, UsageCell, UsageTotals, fold_usage, merge_usage
-from forebay.ledger.tables import TOKEN_CLASSES, SegmentState, events, quarantine, segments, usage_hourly
+from forebay.ledger.rollup import HOUR_NS, TOTALS, Priced, UsageCell, UsageTotals, fold_usage
+from forebay.ledger.sums import hour_of_event, sum_events
+from forebay.ledger.tables import (
+    PLACES,
+    TOKEN_CLASSES,
+    SegmentState,
+    events,
+    prices,
+    quarantine,
+    segments,
+    usage_hourly,
+)
 from forebay.store.database import Database
 
 _WRITE_LOCK = 0x6C6564676572  # any fixed number, for PostgreSQL's advisory lock
@@ -89,11 +114,23 @@ def change_state(connection: Connection, segment: Segment, state: SegmentState, 
     return changed.rowcount == 1
 
 
-def add_events(connection: Connection, segment_id: int, arrived: list[tuple[int, Event]]) -> None:
-    """Store events by position, and add them to the hourly totals."""
+def add_events(
+    connection: Connection, segment_id: int, arrived: list[tuple[int, Event]], book: PriceBook
+) -> None:
+    """Store events by position with what they cost, and add them to the hourly totals."""
     if arrived:
-        _insert_events(connection, segment_id, arrived)
-        _add_usage(connection, fold_usage(event for _, event in arrived))
+        priced = [Priced(event, book.compute_cost(event)) for _, event in arrived]
+        _insert_events(connection, segment_id, [position for position, _ in arrived], priced)
+        keep_terms(connection, book, {each.cost.price_id for each in priced})
+        _add_usage(connection, fold_usage(priced))
+
+
+def keep_terms(connection: Connection, book: PriceBook, price_ids: Iterable[str]) -> None:
+    """Store the terms of the prices that records name, where they are not stored yet."""
+    found = [book.used[price_id] for price_id in sorted(set(price_ids) - {""})]
+    rows = [{"id": price.id, "terms": price.describe()} for price in found]
+    if rows:
+        connection.execute(_insert(connection.dialect, prices).on_conflict_do_nothing(), rows)
 
 
 def add_set_aside(connection: Connection, segment_id: int, items: list[SetAside], now_ns: int) -> None:
@@ -104,7 +141,7 @@ def add_set_aside(connection: Connection, segment_id: int, items: list[SetAside]
 
 
 def reconsider_unknown(
-    connection: Connection, after: tuple[int, int], rows_max: int
+    connection: Connection, after: tuple[int, int], rows_max: int, book: PriceBook
 ) -> tuple[int, tuple[int, int] | None]:
     """Take records that an earlier version could not read, and this one can, out of quarantine.
 
@@ -127,7 +164,7 @@ def reconsider_unknown(
             continue
         here = (place[0] == row["segment_id"]) & (place[1] == row["position"])
         if connection.execute(delete(quarantine).where(here)).rowcount == 1:
-            add_events(connection, row["segment_id"], [(row["position"], event)])
+            add_events(connection, row["segment_id"], [(row["position"], event)], book)
             moved += 1
     return moved, (rows[-1]["segment_id"], rows[-1]["position"]) if rows else None
 
@@ -138,29 +175,43 @@ def load_events(connection: Connection, after_id: int, events_max: int) -> list[
     return [(row["id"], _make_event(row)) for row in connection.execute(query).mappings()]
 
 
-def rebuild_usage(database: Database, *, events_max: int = 10_000) -> int:
-    """Fold the whole ledger anew into the hourly totals; returns the number of events.
+def rebuild_usage(database: Database) -> int:
+    """Add the whole ledger up anew into the hourly totals; returns the number of events.
 
-    Holds `events_max` events in memory at a time.  Ingest waits meanwhile: reading all
-    events may take long.
+    Ingest waits meanwhile: reading all events may take long.
     """
-    totals: dict[UsageCell, UsageTotals] = {}
-    count = last_id = 0
     with database.begin() as connection:
         lock_ledger(connection)
-        while portion := load_events(connection, last_id, events_max):
-            totals = merge_usage(totals, fold_usage(event for _, event in portion))
-            count += len(portion)
-            last_id = portion[-1][0]
-        connection.execute(delete(usage_hourly))
-        _add_usage(connection, totals)
-    return count
+        rebuild_hours(connection, None, None)
+        return int(connection.execute(select(func.sum(usage_hourly.c.requests))).scalar() or 0)
+
+
+def rebuild_hours(connection: Connection, first: int | None, last: int | None) -> None:
+    """The same for the hours from `first` to `last`, both included; None leaves a side open.
+
+    Needs the lock of `lock_ledger`.
+    """
+    old, source = delete(usage_hourly), select(hour_of_event().label("hour"), *_places(), *sum_events())
+    if first is not None:
+        old = old.where(usage_hourly.c.hour >= first)
+        source = source.where(events.c.at_ns >= first * HOUR_NS)
+    if last is not None:
+        old = old.where(usage_hourly.c.hour <= last)
+        source = source.where(events.c.at_ns < (last + 1) * HOUR_NS)
+    connection.execute(old)
+    # By name: PostgreSQL does not see that two expressions with parameters are the same.
+    source = source.group_by("hour", *PLACES)
+    connection.execute(insert(usage_hourly).from_select(["hour", *PLACES, *TOTALS], source))
+
+
+def _places() -> list[Column[str]]:
+    return [events.c[name] for name in PLACES]
 
 
 def load_usage_cells(connection: Connection) -> dict[UsageCell, UsageTotals]:
     """The whole table of hourly totals."""
     return {
-        UsageCell(row["key_id"], row["model"], row["hour"]): UsageTotals(
+        UsageCell(**{name: row[name] for name in UsageCell._fields}): UsageTotals(
             **{name: row[name] for name in TOTALS}
         )
         for row in connection.execute(select(usage_hourly)).mappings()
@@ -170,10 +221,7 @@ def load_usage_cells(connection: Connection) -> dict[UsageCell, UsageTotals]:
 def _add_usage(connection: Connection, cells: Mapping[UsageCell, UsageTotals]) -> None:
     if not cells:
         return
-    rows = [
-        {"key_id": cell.key, "model": cell.model, "hour": cell.hour, **asdict(totals)}
-        for cell, totals in sorted(cells.items())
-    ]
+    rows = [cell._asdict() | asdict(totals) for cell, totals in sorted(cells.items())]
     connection.execute(_make_usage_upsert(connection.dialect), rows)
 
 
@@ -183,7 +231,7 @@ def _make_usage_upsert(dialect: Dialect) -> sqlite.Insert | postgresql.Insert:
     statement = _insert(dialect, usage_hourly)
     old, new = usage_hourly.c, statement.excluded
     return statement.on_conflict_do_update(
-        index_elements=[old.key_id, old.model, old.hour],
+        index_elements=[old[name] for name in UsageCell._fields],
         # As `merge_totals`: unknown and known is known.
         set_={name: func.coalesce(old[name] + new[name], old[name], new[name]) for name in TOTALS},
     )
@@ -192,7 +240,9 @@ def _make_usage_upsert(dialect: Dialect) -> sqlite.Insert | postgresql.Insert:
 @lru_cache(maxsize=4)
 def _compile_event_insert(dialect: Dialect) -> tuple[str, bool]:
     """The statement, and whether its parameters are told apart by place and not by name."""
-    compiled = insert(events).compile(dialect=dialect, column_keys=list(_EVENT_COLUMNS))
+    # A table of its own, because parameters come in the order of the table's columns.
+    target = table(events.name, *(column(name, events.c[name].type) for name in _EVENT_COLUMNS))
+    compiled = insert(target).compile(dialect=dialect, column_keys=list(_EVENT_COLUMNS))
     assert tuple(compiled.positiontup or _EVENT_COLUMNS) == _EVENT_COLUMNS
     return str(compiled), compiled.positional
 
@@ -216,21 +266,35 @@ def _make_segment(row: RowMapping) -> Segment:
 _SOURCES = {"key_id": "key", "outcome": "outcome.value", "usage_source": "usage_source.value"} | {
     f"tokens_{name}": f"tokens.{name}" for name in TOKEN_CLASSES
 }
-_NOT_IN_EVENT = ("id", "segment_id", "position")
-_COLUMNS = tuple(c.name for c in events.columns if c.name not in _NOT_IN_EVENT)
-_EVENT_COLUMNS = ("segment_id", "position", *_COLUMNS)
+#: Columns that are no field of an event, or not as they are, in the order in which `_insert_events` has them.
+_ADDED = ("segment_id", "position", "cost_nano_usd", "price_id", "tags")
+_COLUMNS = tuple(c.name for c in events.columns if c.name not in (*_ADDED, "id"))
+_EVENT_COLUMNS = (*_ADDED, *_COLUMNS)
 _get_values = attrgetter(*(_SOURCES.get(name, name) for name in _COLUMNS))
 _PLAIN = tuple(name for name in _COLUMNS if name not in _SOURCES)
 
 
-def _insert_events(connection: Connection, segment_id: int, arrived: list[tuple[int, Event]]) -> None:
+def _insert_events(
+    connection: Connection, segment_id: int, positions: list[int], priced: list[Priced]
+) -> None:
     """Straight to the driver: SQLAlchemy's work on each parameter costs more than all the rest of ingest."""
     statement, is_positional = _compile_event_insert(connection.dialect)
-    rows = [(segment_id, position, *_get_values(event)) for position, event in arrived]
+    rows = [
+        (segment_id, position, cost.nano_usd, cost.price_id, _encode_tags(event), *_get_values(event))
+        for position, (event, cost) in zip(positions, priced, strict=True)
+    ]
     if is_positional:
         connection.exec_driver_sql(statement, rows)
     else:
         connection.exec_driver_sql(statement, [dict(zip(_EVENT_COLUMNS, row, strict=True)) for row in rows])
+
+
+def _encode_tags(event: Event) -> str | None:
+    return msgspec.json.encode(dict(event.tags)).decode() if event.tags else None
+
+
+def _decode_tags(text: str | None) -> tuple[tuple[str, str], ...]:
+    return () if text is None else tuple(msgspec.json.decode(text, type=dict[str, str]).items())
 
 
 def _make_event(row: RowMapping) -> Event:
@@ -240,4 +304,5 @@ def _make_event(row: RowMapping) -> Event:
         outcome=Outcome(row["outcome"]),
         usage_source=UsageSource(row["usage_source"]),
         tokens=Tokens(**{name: row[f"tokens_{name}"] for name in TOKEN_CLASSES}),
+        tags=_decode_tags(row["tags"]),
     )

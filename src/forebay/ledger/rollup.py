@@ -1,4 +1,4 @@
-"""What a set of events adds up to, for each key, model and UTC hour.
+"""What a set of events adds up to, for each UTC hour, owner and place that answered.
 
 Pure: the same events in any order and any portions give the same totals, so the stored table can be thrown
 away and folded anew.
@@ -10,22 +10,35 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from forebay.core.events import Event, Outcome, UsageSource
+from forebay.core.prices import Cost
 
 HOUR_NS = 3600 * 10**9
 
 
-class UsageCell(NamedTuple):
-    """Where an event is counted.  `hour` is hours since the epoch, UTC."""
+class Priced(NamedTuple):
+    """An event and what it cost."""
 
-    key: str
-    model: str
+    event: Event
+    cost: Cost
+
+
+class UsageCell(NamedTuple):
+    """Where an event is counted.  `hour` is hours since the epoch, UTC; `key_id` a key's id."""
+
     hour: int
+    team: str
+    project: str
+    key_id: str
+    model: str
+    pool: str
+    tier: str
+    region: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageTotals:
-    """Sums over events.  A token class is None while no event knew it; `_count` says how many events a sum of
-    nanoseconds was made of."""
+    """Sums over events.  A token class is None while no event knew it, and so is the cost; `_count` says how
+    many events a sum of nanoseconds was made of."""
 
     requests: int = 0
     failed: int = 0
@@ -37,6 +50,8 @@ class UsageTotals:
     tokens_output: int | None = None
     tokens_output_reasoning: int | None = None
     tokens_output_audio: int | None = None
+    unpriced: int = 0  #: requests whose cost is unknown, and not in the sum
+    cost_nano_usd: int | None = None
     duration_ns_sum: int = 0
     duration_count: int = 0
     first_token_ns_sum: int = 0
@@ -50,22 +65,33 @@ NOTHING = UsageTotals()
 
 
 def compute_cell(event: Event) -> UsageCell:
-    return UsageCell(event.key, event.model, event.at_ns // HOUR_NS)
+    return UsageCell(
+        event.at_ns // HOUR_NS,
+        event.team,
+        event.project,
+        event.key,
+        event.model,
+        event.pool,
+        event.tier,
+        event.region,
+    )
 
 
-def fold_usage(events: Iterable[Event]) -> dict[UsageCell, UsageTotals]:
+def fold_usage(priced: Iterable[Priced]) -> dict[UsageCell, UsageTotals]:
     """The totals of the events, by cell."""
-    groups: defaultdict[UsageCell, list[Event]] = defaultdict(list)
-    for event in events:
-        groups[compute_cell(event)].append(event)
+    groups: defaultdict[UsageCell, list[Priced]] = defaultdict(list)
+    for each in priced:
+        groups[compute_cell(each.event)].append(each)
     return {cell: compute_totals(group) for cell, group in groups.items()}
 
 
-def compute_totals(events: list[Event]) -> UsageTotals:
+def compute_totals(priced: list[Priced]) -> UsageTotals:
     """The totals of all the events, whatever their cells."""
+    events = [each.event for each in priced]
     tokens = [event.tokens for event in events]
     first_tokens = [event.first_token_ns for event in events if event.first_token_ns is not None]
     overheads = [event.overhead_ns for event in events if event.overhead_ns is not None]
+    costs = [each.cost.nano_usd for each in priced]
     return UsageTotals(
         requests=len(events),
         failed=sum(event.outcome is Outcome.FAILED for event in events),
@@ -77,6 +103,8 @@ def compute_totals(events: list[Event]) -> UsageTotals:
         tokens_output=add_known(t.output for t in tokens),
         tokens_output_reasoning=add_known(t.output_reasoning for t in tokens),
         tokens_output_audio=add_known(t.output_audio for t in tokens),
+        unpriced=costs.count(None),
+        cost_nano_usd=add_known(costs),
         duration_ns_sum=sum(event.duration_ns for event in events),
         duration_count=len(events),
         first_token_ns_sum=sum(first_tokens),

@@ -21,7 +21,9 @@ from forebay.store.database import make_metadata
 metadata = make_metadata()
 
 TOKEN_CLASSES = ("input", "input_cached", "input_audio", "output", "output_reasoning", "output_audio")
-COUNTS = ("requests", "failed", "abandoned", "estimated")
+COUNTS = ("requests", "failed", "abandoned", "estimated", "unpriced")
+#: Whose usage it was, and what answered: what the hourly totals tell apart, beside the hour.
+PLACES = ("team", "project", "key_id", "model", "pool", "tier", "region")
 
 
 class SegmentState(StrEnum):
@@ -79,6 +81,9 @@ events = Table(
     Column("variant", Text, nullable=False),
     Column("worker", Integer, nullable=False),
     Column("region", Text, nullable=False, server_default=""),
+    Column("cost_nano_usd", BigInteger),  # NULL: unknown
+    Column("price_id", String(40), nullable=False, server_default=""),  # of `prices`; empty: none
+    Column("tags", Text),  # a JSON object of strings; NULL: none
     UniqueConstraint("segment_id", "position"),
     Index(None, "at_ns"),
     sqlite_autoincrement=True,
@@ -97,19 +102,46 @@ quarantine = Table(
     Column("since_ns", BigInteger, nullable=False),
 )
 
-#: A fold over `events` (`rollup.fold_usage`), kept up in the same transaction.
+#: The terms of each price that a record was ever charged by: a bill explains itself, whatever has become of
+#: the configuration since.
+prices = Table(
+    "ledger_prices",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("terms", Text, nullable=False),  # as `core.prices.Price.describe`
+)
+
+#: Each time that records were priced anew and something changed.  Append-only.
+repricings = Table(
+    "ledger_repricings",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("at_ns", BigInteger, nullable=False),
+    Column("since_ns", BigInteger),
+    Column("until_ns", BigInteger),
+    Column("records", BigInteger, nullable=False),
+    Column("changed", BigInteger, nullable=False),
+    Column("unpriced_before", BigInteger, nullable=False),
+    Column("unpriced_after", BigInteger, nullable=False),
+    Column("cost_nano_usd_before", BigInteger),
+    Column("cost_nano_usd_after", BigInteger),
+    sqlite_autoincrement=True,
+)
+
+#: A fold over `events` (`rollup.fold_usage`), kept up in the same transaction.  A bill reads hours in a row,
+#: and so they lie.
 usage_hourly = Table(
     "ledger_usage_hourly",
     metadata,
-    Column("key_id", Text, primary_key=True),
-    Column("model", Text, primary_key=True),
     Column("hour", Integer, primary_key=True, autoincrement=False),  # since the epoch, UTC
+    *(Column(name, Text, primary_key=True) for name in PLACES),
     *(Column(name, BigInteger, nullable=False) for name in COUNTS),
     *(Column(f"tokens_{name}", BigInteger) for name in TOKEN_CLASSES),
+    Column("cost_nano_usd", BigInteger),  # of requests whose cost is known; NULL: of none
     *(
         Column(f"{name}_{part}", BigInteger, nullable=False)
         for name in ("duration", "first_token", "overhead")
         for part in ("ns_sum", "count")
     ),
-    Index(None, "hour"),
+    sqlite_with_rowid=False,
 )

@@ -9,12 +9,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, Label, RowMapping, Table, case, cast, func, select
+from sqlalchemy import ColumnElement, Label, RowMapping, Table, Text, cast, func, literal, select
+from sqlalchemy.dialects.postgresql import JSON
 
 from forebay.core.errors import CallerError
-from forebay.core.events import Outcome, UsageSource
 from forebay.ledger.rollup import HOUR_NS, TOTALS, UsageTotals
-from forebay.ledger.tables import TOKEN_CLASSES, events, usage_hourly
+from forebay.ledger.sums import hour_of_event, sum_events, sum_hourly
+from forebay.ledger.tables import events, usage_hourly
 from forebay.store.database import Database
 
 HOUR_S = 3600
@@ -30,6 +31,12 @@ class UsageBy(StrEnum):
     DAY = "day"
     TARGET = "target"
     STATUS = "status"
+    TEAM = "team"
+    PROJECT = "project"
+    POOL = "pool"
+    TIER = "tier"
+    REGION = "region"
+    TAG = "tag"
 
 
 class UsageQueryInvalid(CallerError):
@@ -38,13 +45,18 @@ class UsageQueryInvalid(CallerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """From `since_ns` on and before `until_ns`; None leaves a side or a filter open.  `key` is a key's id."""
+    """From `since_ns` on and before `until_ns`; None leaves a side or a filter open.  `key` is a key's id.
+
+    `tag` names the tag to group by.  `figures` are the totals that are wanted; others stay as in NOTHING.
+    """
 
     by: tuple[UsageBy, ...] = (UsageBy.KEY, UsageBy.MODEL, UsageBy.HOUR)
     since_ns: int | None = None
     until_ns: int | None = None
     key: str | None = None
     model: str | None = None
+    tag: str | None = None
+    figures: tuple[str, ...] = TOTALS
     rows_max: int = 10_000
 
 
@@ -57,30 +69,37 @@ class UsageRow:
     model: str | None = None
     target: str | None = None
     status: int | None = None
+    team: str | None = None
+    project: str | None = None
+    pool: str | None = None
+    tier: str | None = None
+    region: str | None = None
+    tag: str | None = None  #: its value; empty where a request has no such tag
     totals: UsageTotals
 
 
 def load_usage(database: Database, query: UsageQuery) -> list[UsageRow]:
-    """The groups that hold at least one request, in the order of time, key, model, target, status.
+    """The groups that hold at least one request, in the order of UsageRow's fields.
 
     Raises UsageQueryInvalid, also when there are more than `rows_max` groups, StoreBusy, StoreUnavailable.
     """
     groups = _list_groups(query)
-    hourly = _fits_hourly(query)
-    table = usage_hourly if hourly else events
-    columns = [_group_column(table, by) for by in groups]
-    totals = _hourly_totals() if hourly else _event_totals()
+    table = usage_hourly if _fits_hourly(query) else events
+    figures = ("requests", *(name for name in query.figures if name != "requests"))
+    columns = [_group_column(table, by, query, database.dialect) for by in groups]
+    totals = sum_hourly(figures) if table is usage_hourly else sum_events(figures)
     # By name: PostgreSQL does not see that two expressions with parameters are the same.
     names = [column.name for column in columns]
     statement = select(*columns, *totals).where(*_list_conditions(table, query))
-    statement = statement.group_by(*names).order_by(*names).limit(query.rows_max + 1)
+    statement = statement.group_by(*names).limit(query.rows_max + 1)
     with database.read() as connection:
         rows = [row for row in connection.execute(statement).mappings() if row["requests"]]
     if len(rows) > query.rows_max:
         raise UsageQueryInvalid(
             f"more than {query.rows_max} rows: narrow the time, name a key or model, or group by less"
         )
-    return [_make_row(row, names) for row in rows]
+    rows.sort(key=lambda row: [row[name] for name in names])  # databases differ in how they order texts
+    return [_make_row(row, names, figures) for row in rows]
 
 
 def read_usage(location: Path | str, query: UsageQuery) -> list[UsageRow]:
@@ -96,12 +115,19 @@ def read_usage(location: Path | str, query: UsageQuery) -> list[UsageRow]:
         database.close()
 
 
-_ORDER = (UsageBy.HOUR, UsageBy.DAY, UsageBy.KEY, UsageBy.MODEL, UsageBy.TARGET, UsageBy.STATUS)
+#: In the order of UsageRow's fields.
+_ORDER = (
+    *(UsageBy.HOUR, UsageBy.DAY, UsageBy.KEY, UsageBy.MODEL, UsageBy.TARGET, UsageBy.STATUS),
+    *(UsageBy.TEAM, UsageBy.PROJECT, UsageBy.POOL, UsageBy.TIER, UsageBy.REGION, UsageBy.TAG),
+)
+_IN_EVENTS_ALONE = {UsageBy.TARGET, UsageBy.STATUS, UsageBy.TAG}
 
 
 def _list_groups(query: UsageQuery) -> list[UsageBy]:
     if UsageBy.HOUR in query.by and UsageBy.DAY in query.by:
         raise UsageQueryInvalid("group by hour or by day, not by both", param="by")
+    if (UsageBy.TAG in query.by) != (query.tag is not None):
+        raise UsageQueryInvalid("to group by tag, name the tag, and group by no other", param="tag")
     if query.rows_max < 1:
         raise UsageQueryInvalid("rows_max must be 1 at least", param="rows_max")
     return [by for by in _ORDER if by in query.by]
@@ -109,15 +135,15 @@ def _list_groups(query: UsageQuery) -> list[UsageBy]:
 
 def _fits_hourly(query: UsageQuery) -> bool:
     """Whether the hourly totals hold the answer; else the events themselves are added up."""
-    has_detail = UsageBy.TARGET in query.by or UsageBy.STATUS in query.by
+    has_detail = not _IN_EVENTS_ALONE.isdisjoint(query.by)
     return not has_detail and all(not at or at % HOUR_NS == 0 for at in (query.since_ns, query.until_ns))
 
 
 def _hour(table: Table) -> ColumnElement[int]:
-    return usage_hourly.c.hour if table is usage_hourly else cast(events.c.at_ns // HOUR_NS, Integer)
+    return usage_hourly.c.hour if table is usage_hourly else hour_of_event()
 
 
-def _group_column(table: Table, by: UsageBy) -> Label[Any]:
+def _group_column(table: Table, by: UsageBy, query: UsageQuery, dialect: str) -> Label[Any]:
     match by:
         case UsageBy.HOUR:
             return (_hour(table) * HOUR_S).label("start_s")
@@ -125,29 +151,19 @@ def _group_column(table: Table, by: UsageBy) -> Label[Any]:
             return (_hour(table) // 24 * DAY_S).label("start_s")
         case UsageBy.KEY:
             return table.c.key_id.label("key")
+        case UsageBy.TAG:
+            return func.coalesce(_find_tag(query.tag or "", dialect), "").label("tag")
         case _:
             return table.c[by.value].label(by.value)
 
 
-def _hourly_totals() -> list[ColumnElement[int]]:
-    return [func.sum(usage_hourly.c[name]).label(name) for name in TOTALS]
-
-
-def _event_totals() -> list[ColumnElement[int]]:
-    """The SQL of `rollup.compute_totals`."""
-    known = events.c
-    tests = {
-        "failed": known.outcome == Outcome.FAILED.value,
-        "abandoned": known.outcome == Outcome.ABANDONED.value,
-        "estimated": known.usage_source == UsageSource.ESTIMATED.value,
-    }
-    totals: dict[str, ColumnElement[int]] = {"requests": func.count()}
-    totals |= {name: func.sum(case((test, 1), else_=0)) for name, test in tests.items()}
-    totals |= {f"tokens_{name}": func.sum(known[f"tokens_{name}"]) for name in TOKEN_CLASSES}
-    for name in ("duration", "first_token", "overhead"):
-        totals[f"{name}_ns_sum"] = func.sum(known[f"{name}_ns"])
-        totals[f"{name}_count"] = func.count(known[f"{name}_ns"])
-    return [totals[name].label(name) for name in TOTALS]
+def _find_tag(name: str, dialect: str) -> ColumnElement[str]:
+    """A tag's value, whatever characters are in its name; NULL where there is none."""
+    if dialect == "postgresql":
+        value: ColumnElement[str] = cast(events.c.tags, JSON)[literal(name, Text)].astext
+        return value
+    tag = func.json_each(events.c.tags).table_valued("key", "value")
+    return select(tag.c.value).where(tag.c.key == name).correlate(events).scalar_subquery()
 
 
 def _list_conditions(table: Table, query: UsageQuery) -> list[ColumnElement[bool]]:
@@ -164,13 +180,9 @@ def _list_conditions(table: Table, query: UsageQuery) -> list[ColumnElement[bool
     return conditions
 
 
-def _make_row(row: RowMapping, names: list[str]) -> UsageRow:
-    # A sum over no measurement is 0, and its count says so; but tokens that nobody knew stay unknown.
-    # PostgreSQL adds big integers up as decimals.
-    sums = {
-        name: None if row[name] is None and name.startswith("tokens_") else int(row[name] or 0)
-        for name in TOTALS
-    }
+def _make_row(row: RowMapping, names: list[str], figures: tuple[str, ...]) -> UsageRow:
+    # What nobody knew stays unknown.  PostgreSQL adds big integers up as decimals.
+    sums = {name: None if row[name] is None else int(row[name]) for name in figures}
     return UsageRow(
         **{name: row[name] for name in names},
         totals=UsageTotals(**sums),  # type: ignore[arg-type]  # None only where it may be

@@ -1,0 +1,37 @@
+"""The SQL of `rollup.compute_totals`, over events and over hourly totals.  Runs none of it."""
+
+from collections.abc import Iterable
+
+from sqlalchemy import ColumnElement, Integer, case, cast, func
+
+from forebay.core.events import Outcome, UsageSource
+from forebay.ledger.rollup import HOUR_NS, TOTALS
+from forebay.ledger.tables import TOKEN_CLASSES, events, usage_hourly
+
+
+def hour_of_event() -> ColumnElement[int]:
+    """Hours since the epoch, UTC."""
+    return cast(events.c.at_ns // HOUR_NS, Integer)
+
+
+def sum_hourly(figures: Iterable[str] = TOTALS) -> list[ColumnElement[int]]:
+    return [func.sum(usage_hourly.c[name]).label(name) for name in figures]
+
+
+def sum_events(figures: Iterable[str] = TOTALS) -> list[ColumnElement[int]]:
+    known = events.c
+    tests: dict[str, ColumnElement[bool]] = {
+        "failed": known.outcome == Outcome.FAILED.value,
+        "abandoned": known.outcome == Outcome.ABANDONED.value,
+        "estimated": known.usage_source == UsageSource.ESTIMATED.value,
+        "unpriced": known.cost_nano_usd.is_(None),
+    }
+    totals: dict[str, ColumnElement[int]] = {"requests": func.count()}
+    totals |= {name: func.sum(case((test, 1), else_=0)) for name, test in tests.items()}
+    totals |= {f"tokens_{name}": func.sum(known[f"tokens_{name}"]) for name in TOKEN_CLASSES}
+    totals["cost_nano_usd"] = func.sum(known.cost_nano_usd)
+    for name in ("duration", "first_token", "overhead"):
+        # A sum over no measurement is 0, and its count says so; unknown tokens and costs stay unknown.
+        totals[f"{name}_ns_sum"] = func.coalesce(func.sum(known[f"{name}_ns"]), 0)
+        totals[f"{name}_count"] = func.count(known[f"{name}_ns"])
+    return [totals[name].label(name) for name in figures]
