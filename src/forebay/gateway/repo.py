@@ -209,7 +209,7 @@ def _check_can_rotate(connection: Connection, old: KeyRecord, now_ns: int) -> No
 
 def _check_expiry(expires_ns: int | None, now_ns: int) -> None:
     if expires_ns is not None and not now_ns < expires_ns < 1 << 62:
-        raise InvalidValue("the end of a key lies in the future", param="expires")
+        raise InvalidValue("a key ends in the future, and before the year 2116", param="expires")
 
 
 def _audit(

@@ -36,7 +36,7 @@ class TokenRepo:
         check_name("token", name)
         now_ns = self._clock.wall_ns()
         if expires_ns is not None and not now_ns < expires_ns < 1 << 62:
-            raise InvalidValue("the end of a token lies in the future", param="expires")
+            raise InvalidValue("a token ends in the future, and before the year 2116", param="expires")
         plaintext = make_token()
         record = TokenRecord(
             id=f"tok_{secrets.token_hex(8)}",
