@@ -5,7 +5,7 @@ No secret has a field here but `KeyCreated.key` and `TokenCreated.token`, which 
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictInt, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from forebay.app.control_schemas import KEY_NAME_PATTERN, KeyId, View
 from forebay.core.keys import Rights
@@ -22,8 +22,18 @@ Region = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0
 TokenId = Annotated[str, StringConstraints(pattern=r"^tok_[0-9a-f]{16}$")]
 TierMax = Literal["provisioned", "autoscaled", "quantized", "provider"]
 Priority = Literal["interactive", "standard", "batch"]
-TokenCount = Annotated[StrictInt, Field(ge=1, le=TOKENS_MAX)]
-Lifetime = Annotated[StrictInt, Field(ge=1, le=YEARS_10_S)]
+
+
+def _refuse_other_types(value: object) -> object:
+    """JSON's `true` and `"1"` are no numbers; its 1.0 is the integer 1."""
+    if isinstance(value, bool | str):
+        raise ValueError("Input should be a valid integer")
+    return value
+
+
+_WHOLE = BeforeValidator(_refuse_other_types)  # behind the limits: before them, the document would lack them
+TokenCount = Annotated[int, Field(ge=1, le=TOKENS_MAX), _WHOLE]
+Lifetime = Annotated[int, Field(ge=1, le=YEARS_10_S), _WHOLE]
 
 
 class RightsFields(View):
@@ -108,7 +118,7 @@ class KeyCreate(RightsFields):
 
 
 class KeyRotate(View):
-    overlap_s: Annotated[StrictInt, Field(ge=0, le=OVERLAP_MAX_S)] = Field(
+    overlap_s: Annotated[int, Field(ge=0, le=OVERLAP_MAX_S), _WHOLE] = Field(
         default=86_400, description="Seconds for which the old key still opens what the new one does."
     )
     expires_in_s: Lifetime | None = Field(
