@@ -159,7 +159,7 @@ class PricesConfig(Section):
     defaults: StrictBool = Field(
         default=False,
         description="Whether the list prices that come with Forebay apply where the book has none; "
-        "`forebay bill --prices` shows them with date and source.",
+        "`forebay prices` shows them with date and source.",
     )
     book: Annotated[tuple[PriceConfig, ...], Field(max_length=10_000)] = Field(
         default=(),

@@ -7,6 +7,7 @@ that it takes commands from (`*_commands`) are its only place.
 Exit status: 0 all went well, 1 there is a problem, 2 the command was not used rightly, 130 Ctrl-C.
 """
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -148,6 +149,73 @@ def usage(
     return usage(
         find_file(context, config), by=by, since=since, as_json=as_json, as_csv=as_csv, rebuild=rebuild
     )
+
+
+@app.command()
+@guard
+def bill(
+    context: typer.Context,
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            metavar="LIST",
+            help="Tell apart by team, project, key, model, pool, tier, region, day, tag:NAME.",
+        ),
+    ] = "team,project,model",
+    month: Annotated[
+        str | None, typer.Option("--month", metavar="MONTH", help="Such as 2026-11. Without it: this month.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="DATE", help="Begin at this date instead.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="DATE", help="End before this date instead.")
+    ] = None,
+    as_json: AsJson = False,
+    csv_file: Annotated[
+        str | None, typer.Option("--csv", metavar="FILE", help="Write CSV; `-` is standard output.")
+    ] = None,
+    parquet_file: Annotated[
+        Path | None, typer.Option("--parquet", metavar="FILE", help="Write Parquet; needs pyarrow.")
+    ] = None,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="First price the records of this time anew.")
+    ] = False,
+    config: ConfigFile = None,
+) -> Outcome:
+    """Show what the requests of a month cost.
+
+    By the prices in forebay.yaml that were in force when each request began. What has no price is unknown,
+    and in no sum. Months and days are UTC.
+    """
+    from forebay.cli.bill import BillOptions, bill
+
+    return bill(
+        BillOptions(
+            config_file=find_file(context, config),
+            by=by,
+            month=month,
+            since=since,
+            until=until,
+            as_json=as_json,
+            csv_file=csv_file,
+            parquet_file=parquet_file,
+            recompute=recompute,
+        )
+    )
+
+
+@app.command()
+@guard
+def prices(context: typer.Context, as_json: AsJson = False, config: ConfigFile = None) -> Outcome:
+    """List the prices in force and to come.
+
+    Those of forebay.yaml, and the list prices that come with Forebay where it asks for them.
+    """
+    from forebay.cli.prices import prices
+
+    return prices(find_file(context, config), as_json=as_json)
 
 
 @app.command()

@@ -110,10 +110,7 @@ def _load(config: Config, query: UsageQuery, clock: SystemClock, *, rebuild: boo
     database = Database.open(config.database_path)
     try:
         database.migrate()
-        limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
-        _ingest(
-            Ingester(database, config.ledger_path, clock, limits, get_prices=lambda: config.prices.price_book)
-        )
+        take_in(database, config, clock)
         if rebuild:
             print_note(f"the hourly totals were added up anew, from {rebuild_usage(database):,} records")
         names = {record.entry.id: record.entry.name for record in KeyRepo(database, clock).list()}
@@ -146,7 +143,11 @@ def _load_hours(database: Database, query: UsageQuery, now_ns: int) -> Hours | N
     )
 
 
-def _ingest(ingester: Ingester) -> None:
+def take_in(database: Database, config: Config, clock: SystemClock) -> None:
+    """Ingests what the workers have written until now; says what can't be read."""
+    limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
+    book = config.prices.price_book
+    ingester = Ingester(database, config.ledger_path, clock, limits, get_prices=lambda: book)
     try:
         while not (report := ingester.ingest_once()).is_complete:
             pass
