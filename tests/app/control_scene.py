@@ -20,10 +20,13 @@ from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.config_values import ConfigOrigin
 from forebay.app.control_http import AdminRoutes, create_admin_app
+from forebay.app.control_limits import LimitRoutes
 from forebay.app.control_plane import ControlPlane
 from forebay.app.control_roles import Doorkeeper
 from forebay.app.control_tenancy import Repos, TenancyRoutes
 from forebay.app.control_watch import ConfigWatch
+from forebay.app.quota_server import QuotaServer
+from forebay.app.quota_state import QuotaState
 from forebay.core.events import Finished, Outcome, Tokens, encode_event
 from forebay.ledger.ingest import Ingester
 from forebay.ledger.segment import SegmentWriter
@@ -68,6 +71,9 @@ class Scene:
         self.repos = Repos.open(self.database, self.clock)
         self.keys = self.repos.keys
         self.watch = ConfigWatch(file, saved=self.saved_path, defaults=self.defaults)
+        self.quota = QuotaServer(
+            self.defaults.run_path / "quota.sock", QuotaState(self.defaults.run_path / "quota"), self.clock
+        )
         self.plane = ControlPlane(
             self.watch,
             started=self.watch.config,
@@ -77,6 +83,7 @@ class Scene:
             snapshot_path=self.defaults.snapshot_path,
             created_s=1,
             clock=self.clock,
+            quota=self.quota,
         )
         parts = (
             AdminRoutes(
@@ -86,6 +93,7 @@ class Scene:
                 clock=self.clock,
             ),
             TenancyRoutes(self.plane, self.repos, self.clock),
+            LimitRoutes(self.quota, self.clock),
         )
         doorkeeper = Doorkeeper(TOKEN, self.repos.tokens)
         self.app: FastAPI = create_admin_app(parts, self.plane, doorkeeper)

@@ -23,12 +23,15 @@ from forebay.app.config import Config
 from forebay.app.config_running import SAVED_CONFIG
 from forebay.app.config_values import ConfigOrigin
 from forebay.app.control_http import AdminRoutes, create_admin_app
+from forebay.app.control_limits import LimitRoutes
 from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
 from forebay.app.control_roles import Doorkeeper
 from forebay.app.control_server import AdminServer
 from forebay.app.control_setup import ensure_local_key, load_admin_token
 from forebay.app.control_tenancy import Repos, TenancyRoutes
 from forebay.app.control_watch import ConfigWatch, load_saved_config
+from forebay.app.quota_server import QuotaServer
+from forebay.app.quota_state import QuotaState
 from forebay.app.redaction import log_to_stderr, redactor
 from forebay.app.secret_refs import keep_from_logs
 from forebay.app.supervisor_socket import open_listener
@@ -64,6 +67,8 @@ class Control:
         token = load_admin_token(config.admin_token_path)
         redactor.learn(token)
         keep_from_logs(target.api_key for model in watch.config.models.values() for target in model.targets)
+        state = QuotaState(config.data_path / "quota.state")
+        self._quota = QuotaServer(config.run_path / "quota.sock", state, clock)
         limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
         self._plane = ControlPlane(
             watch,
@@ -80,10 +85,12 @@ class Control:
             snapshot_path=config.snapshot_path,
             created_s=int(config.admin_token_path.stat().st_mtime),
             clock=clock,
+            quota=self._quota,
         )
         parts = (
             AdminRoutes(self._plane, database=self._database, state_path=config.state_path, clock=clock),
             TenancyRoutes(self._plane, repos, clock),
+            LimitRoutes(self._quota, clock),
         )
         app = create_admin_app(parts, self._plane, Doorkeeper(token, repos.tokens))
         if listen_fd is None:
@@ -99,6 +106,7 @@ class Control:
             await self._plane.refresh_snapshot()
         except SnapshotUnwritable as error:
             logger.error("%s", error.message)
+        await self._quota.start()  # after that: it takes no worker in before it knows the limits
         async with asyncio.TaskGroup() as group:
             loops = group.create_task(self._plane.run())
             await self._server.serve()
@@ -108,6 +116,7 @@ class Control:
                 await self._plane.ingest_now()
         except TimeoutError:
             logger.warning("not all records were taken in; the next start does it")
+        self._quota.close()
         self._database.close()
 
 

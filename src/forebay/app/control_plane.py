@@ -6,6 +6,7 @@ from the one that was written last; so a failed step is made good by the next on
 
 import asyncio
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import ClassVar, Final
 from forebay.app.config import Config
 from forebay.app.config_edit import ConfigEdit, save_edit
 from forebay.app.control_watch import ConfigWatch, list_restart_settings
+from forebay.app.quota_server import QuotaServer
 from forebay.app.snapshot import compile_snapshot, find_missing_engines, write_snapshot
 from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError
@@ -80,6 +82,7 @@ class ControlPlane:
         snapshot_path: where the workers look.
         created_s: Unix time given as the birth of every model.
         clock: for what a status says.
+        quota: is told of the limits that hold.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class ControlPlane:
         snapshot_path: Path,
         created_s: int,
         clock: Clock,
+        quota: QuotaServer | None = None,
     ) -> None:
         self.watch = watch
         self.engine_urls = engine_urls
@@ -100,11 +104,13 @@ class ControlPlane:
         self.snapshot_state: SnapshotState | None = None
         self.snapshot_error: str | None = None
         self._started = started
+        self._workers = started.gateway.workers or len(os.sched_getaffinity(0))
         self._key_repo = keys
         self._ingester = ingester
         self._snapshot_path = snapshot_path
         self._created_s = created_s
         self._clock = clock
+        self._quota = quota
         self._keys: tuple[KeyEntry, ...] = ()  #: the live ones as of the last look
         self._keys_change = -1  #: the last change before that look
         self._keys_due = 0.0  #: loop time of the next look
@@ -133,7 +139,14 @@ class ControlPlane:
         async with self._refreshing:
             try:
                 await self._look_at_keys()
-                await asyncio.to_thread(self._write_if_changed, self._keys)
+                snapshot = await asyncio.to_thread(self._compile, self._keys)
+                try:
+                    if (
+                        self._quota is not None
+                    ):  # first: no worker may know a limit that the authority does not
+                        self._quota.set_limits(snapshot.quotas)
+                finally:
+                    await asyncio.to_thread(self._write_if_changed, snapshot)
             except (OSError, StoreError) as error:
                 if self.snapshot_error is None:
                     logger.error("the snapshot can't be brought up to date: %s", error)
@@ -150,10 +163,15 @@ class ControlPlane:
             self._keys = await asyncio.to_thread(self._key_repo.list_live)
             self._keys_change, self._keys_due = change, now + KEYS_INTERVAL_S
 
-    def _write_if_changed(self, keys: tuple[KeyEntry, ...]) -> None:
-        snapshot = compile_snapshot(self.config, keys, self.engine_urls, created_s=self._created_s)
+    def _compile(self, keys: tuple[KeyEntry, ...]) -> Snapshot:
+        return compile_snapshot(
+            self.config, keys, self.engine_urls, created_s=self._created_s, workers=self._workers
+        )
+
+    def _write_if_changed(self, snapshot: Snapshot) -> None:
         encoded = encode_snapshot(snapshot)
-        if encoded == self._written and self._look_at_snapshot() == self._snapshot_stamp:
+        stamp = self._look_at_snapshot()
+        if encoded == self._written and stamp is not None and stamp == self._snapshot_stamp:
             return
         write_snapshot(self._snapshot_path, snapshot)
         self._written, self._snapshot_stamp = encoded, self._look_at_snapshot()
@@ -163,7 +181,7 @@ class ControlPlane:
             route_hash=snapshot.table.compute_hash(),
             written_ns=self._clock.wall_ns(),
         )
-        routes, count = len(snapshot.table.routes), len(keys)
+        routes, count = len(snapshot.table.routes), len(snapshot.keys)
         logger.info("snapshot %s: %d models, %d keys", self.snapshot_state.route_hash, routes, count)
 
     def _look_at_snapshot(self) -> tuple[int, int, int] | None:

@@ -18,7 +18,7 @@ import msgspec
 from forebay.app.quota_state import QuotaState
 from forebay.core.clock import Clock
 from forebay.core.limits import Limit
-from forebay.gateway.policy.lending import Lender, Shortage
+from forebay.gateway.policy.lending import Lender, Shortage, Standing
 from forebay.gateway.policy.meter import Now
 from forebay.gateway.quota_client import short_path
 from forebay.gateway.quota_wire import (
@@ -54,6 +54,7 @@ class QuotaServer:
         self._state = state
         self._clock = clock
         self._lender = Lender()
+        self._limits: tuple[Limit, ...] | None = None
         self._connections: dict[str, _WorkerConnection] = {}
         self._recalls: dict[str, asyncio.Future[None]] = {}
         self._recalled_at: dict[str, float] = {}
@@ -80,18 +81,23 @@ class QuotaServer:
         self._state.close()
 
     def set_limits(self, limits: Iterable[Limit]) -> None:
-        """Raises OSError."""
+        """From now on these hold; one that comes again goes on where it was.  Raises OSError."""
+        limits = tuple(limits)
+        if limits == self._limits:
+            return
         now = self._now()
         self._lender.set_limits(limits, now)
         self._state.restore(self._lender.meters, now)
         self._state.save(self._lender.meters.values())
+        self._limits = limits
+
+    def list_standings(self) -> list[Standing]:
+        """All limits in the order of their ids."""
+        return self._lender.list_standings(self._now())
 
     def list_left(self) -> list[tuple[Limit, int]]:
         """Each limit, and what neither was used nor is lent."""
-        now = self._now()
-        for meter in self._lender.meters.values():
-            meter.advance(now)
-        return [(meter.limit, meter.left) for meter in self._lender.meters.values()]
+        return [(standing.limit, standing.left) for standing in self.list_standings()]
 
     def _now(self) -> Now:
         return Now(self._clock.monotonic_ns(), self._clock.wall_ns())
@@ -99,6 +105,10 @@ class QuotaServer:
     # --- workers --------------------------------------------------------------------------------------------
 
     def join(self, connection: "_WorkerConnection", hello: Hello) -> None:
+        if self._limits is None:  # what it holds could not be counted; it comes again soon
+            self._ready_at = asyncio.get_running_loop().time() + GRACE_S
+            connection.close()
+            return
         before = self._connections.get(hello.worker)
         if before is not None and before is not connection:
             self._lender.leave(hello.worker)

@@ -17,7 +17,7 @@ from forebay.core.limits import Measure
 from forebay.gateway.policy.meter import PERIOD_NS, Meter, Now
 
 HEADER = b"forebay-quota 1\n"
-_SLOT = struct.Struct("<16sqQqqq")  # id, whole units, rest of a unit, at_ns, ends_ns, epoch
+_SLOT = struct.Struct("<16sqqQqqq")  # id, amount, whole units, rest of a unit, at_ns, ends_ns, epoch
 SLOT_BYTES = _SLOT.size + 4  # and a CRC
 
 
@@ -57,7 +57,8 @@ class QuotaState:
             digest = _digest(meter.limit.id)
             unit = _unit(meter)
             whole, rest = divmod(meter.level, unit)
-            slot = _SLOT.pack(digest, whole, rest, meter.at_ns, meter.ends_ns, meter.epoch)
+            amount = meter.limit.amount
+            slot = _SLOT.pack(digest, amount, whole, rest, meter.at_ns, meter.ends_ns, meter.epoch)
             slot += struct.pack("<I", crc32(slot))
             at = self._slots.get(digest)
             if at is None:
@@ -83,7 +84,7 @@ def _unit(meter: Meter) -> int:
 
 
 def _restore(meter: Meter, slot: bytes, now: Now) -> None:
-    _, whole, rest, at_ns, _ends_ns, epoch = _SLOT.unpack_from(slot)
+    _, amount, whole, rest, at_ns, _ends_ns, epoch = _SLOT.unpack_from(slot)
     unit = _unit(meter)
     if crc32(slot[:-4]) != struct.unpack("<I", slot[-4:])[0] or rest >= unit:
         meter.level = 0
@@ -92,5 +93,5 @@ def _restore(meter: Meter, slot: bytes, now: Now) -> None:
     if meter.is_bucket:
         meter.level = min(level, meter.limit.amount * unit)
         meter.at_ns = min(at_ns, now.monotonic_ns)  # a machine that was started again counts from 0
-    elif epoch == meter.epoch:
-        meter.level = min(level, meter.limit.amount)
+    elif epoch == meter.epoch:  # what was used stays used, also of another amount
+        meter.level = min(level + meter.limit.amount - amount, meter.limit.amount)

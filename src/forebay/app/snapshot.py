@@ -5,7 +5,6 @@ they come.  Secrets stay references.  `write_snapshot` replaces the file in one 
 old snapshot or the new one and nothing else; it never decides when a snapshot is due (`control` does).
 """
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -28,7 +27,12 @@ from forebay.core.routes import (
 
 
 def compile_snapshot(
-    config: Config, keys: Iterable[KeyEntry], engine_urls: Mapping[str, str], *, created_s: int = 0
+    config: Config,
+    keys: Iterable[KeyEntry],
+    engine_urls: Mapping[str, str],
+    *,
+    created_s: int = 0,
+    workers: int = 1,
 ) -> Snapshot:
     """All that a worker may know.
 
@@ -41,6 +45,7 @@ def compile_snapshot(
         keys: the live keys.
         engine_urls: the base URL, `/v1` included, of each engine that was started on this machine.
         created_s: Unix time that `GET /v1/models` gives as a model's birth.
+        workers: how many of them run, whatever an edit says that waits for a restart.
     """
     keys = tuple(keys)
     routes = []
@@ -56,7 +61,7 @@ def compile_snapshot(
         limits=_compile_limits(config),
         quotas=tuple(compiled.limits[limit_id] for limit_id in sorted(compiled.limits)),
         quota_when_away=config.limits.when_away,
-        quota_workers=config.gateway.workers or os.cpu_count() or 1,
+        quota_workers=workers,
     )
 
 

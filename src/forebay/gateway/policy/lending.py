@@ -59,6 +59,22 @@ class Shortage(msgspec.Struct, frozen=True):
     lent: int
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """How a limit stands.
+
+    Attributes:
+        left: units that were neither used nor lent; negative while more was used than there was.
+        lent: units that workers were lent; they may have used them.
+        full_in_ns: until all of it is there again if nobody takes any, or a calendar's period ends; None
+            where time does not tell.
+    """
+
+    limit: Limit
+    left: int
+    lent: int
+    full_in_ns: int | None
+
+
 class Lender:
     """All limits of one authority, and who holds what of them."""
 
@@ -105,11 +121,13 @@ class Lender:
     def ask(self, worker: str, wants: Iterable[Want], now: Now) -> tuple[Loan, ...] | Shortage:
         """Lends what is needed of all limits, or nothing; the first shortage says why.
 
-        A limit that nobody knows any more holds nobody up.
+        Of a limit that nobody knows any more there is as much as anybody needs.
         """
-        wants = tuple(want for want in wants if want.limit_id in self.meters)
+        wants = tuple(wants)
         for want in wants:
-            meter = self.meters[want.limit_id]
+            meter = self.meters.get(want.limit_id)
+            if meter is None:
+                continue
             meter.advance(now)
             if want.need > meter.left:
                 lent = sum(units for name, units in self._lent[want.limit_id].items() if name != worker)
@@ -117,7 +135,9 @@ class Lender:
         return tuple(self._lend(worker, want, now) for want in wants)
 
     def _lend(self, worker: str, want: Want, now: Now) -> Loan:
-        meter = self.meters[want.limit_id]
+        meter = self.meters.get(want.limit_id)
+        if meter is None:
+            return Loan(want.limit_id, 0, want.need, 0, 0)
         spare = meter.left // (SPARE_PARTS * max(1, len(self.workers)))
         units = max(want.need, min(want.like, spare))
         meter.take(units)
@@ -143,6 +163,18 @@ class Lender:
             meter.take(-units)  # it was used, whenever that was
         else:
             meter.give(units, epoch)
+
+    def list_standings(self, now: Now) -> list[Standing]:
+        """All limits in the order of their ids."""
+        found = []
+        for limit_id in sorted(self.meters):
+            meter = self.meters[limit_id]
+            meter.advance(now)
+            full = meter.compute_wait_ns(meter.limit.amount, now)
+            if meter.ends_ns:
+                full = max(0, meter.ends_ns - now.wall_ns)
+            found.append(Standing(meter.limit, meter.left, sum(self._lent[limit_id].values()), full))
+        return found
 
     def list_holders(self, limit_id: str, worker: str) -> list[str]:
         """Workers other than one that may have units to give back."""

@@ -1,0 +1,73 @@
+"""The admin API's route for limits: what each allows, and what is left of it.
+
+The authority (`quota_server`) knows; nothing is changed here, since `forebay.yaml` says what holds.
+"""
+
+from fastapi import FastAPI
+from pydantic import Field
+
+from forebay.app.control_routes import RouteAdder
+from forebay.app.control_schemas import View
+from forebay.app.quota_server import QuotaServer
+from forebay.core.clock import Clock
+from forebay.core.limits import Kind, Measure, Period
+from forebay.gateway.policy.lending import Standing
+
+
+class LimitView(View):
+    id: str = Field(description="Names it; the same whatever becomes of its amount.")
+    owner: str = Field(description="Whose it is: `team growth`, `project growth/search`, `key key_…`.")
+    measure: Measure = Field(description="What it counts.")
+    amount: int
+    per: Period | None = Field(description="In which time; null for `concurrent_requests`.")
+    window: Kind | None = Field(description="How time gives back; null for `concurrent_requests`.")
+    time_zone: str | None = Field(description="In which a calendar's periods begin; null for others.")
+    models: list[str] = Field(description="Patterns over the public names that it counts.")
+    left: int = Field(
+        description="Neither used nor lent to a worker; negative while more was used than there was."
+    )
+    lent: int = Field(
+        description="Lent to workers, which may have used it; for `concurrent_requests`, in use or reserved."
+    )
+    resets_at_s: float | None = Field(
+        description="Unix time at which all of it is there again if nobody takes any; of a calendar, at "
+        "which the next period begins; null where time does not tell."
+    )
+
+
+class LimitList(View):
+    data: list[LimitView]
+
+
+class LimitRoutes:
+    """See the module."""
+
+    def __init__(self, quota: QuotaServer, clock: Clock) -> None:
+        self._quota = quota
+        self._clock = clock
+
+    def install(self, app: FastAPI) -> None:
+        RouteAdder(app)("GET", "/limits", self.get_limits, "Limits, and what is left of them")
+
+    async def get_limits(self) -> LimitList:
+        """In the order of their ids: those of `forebay.yaml`, for owners that have a live key."""
+        now_ns = self._clock.wall_ns()
+        return LimitList(data=[_show(standing, now_ns) for standing in self._quota.list_standings()])
+
+
+def _show(standing: Standing, now_ns: int) -> LimitView:
+    limit = standing.limit
+    is_timed = limit.period is not None
+    return LimitView(
+        id=limit.id,
+        owner=limit.owner,
+        measure=limit.measure,
+        amount=limit.amount,
+        per=limit.period,
+        window=limit.kind if is_timed else None,
+        time_zone=limit.time_zone if is_timed and limit.kind is Kind.CALENDAR else None,
+        models=list(limit.models),
+        left=standing.left,
+        lent=standing.lent,
+        resets_at_s=None if standing.full_in_ns is None else (now_ns + standing.full_in_ns) / 1e9,
+    )

@@ -1,0 +1,106 @@
+"""What the file of limits keeps: over a restart, an edit meanwhile, a limit that goes and comes, damage."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from forebay.app.quota_server import QuotaServer
+from forebay.app.quota_state import HEADER, QuotaState
+from forebay.core.limits import Kind, Limit, Measure, Period
+from forebay.gateway.policy.lending import Shortage, Want
+from forebay.testing.clock import VirtualClock
+
+DAY_S = 86_400
+CALENDAR = Limit(
+    id="c", owner="team a", measure=Measure.REQUESTS, amount=100, period=Period.DAY, kind=Kind.CALENDAR
+)
+BUCKET = Limit(id="b", owner="team a", measure=Measure.REQUESTS, amount=100, period=Period.DAY)
+
+
+class Scene:
+    """An authority without workers: what one would be lent is taken by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "state"
+        self.clock = VirtualClock()
+        self.start()
+
+    def start(self) -> None:
+        self.server = QuotaServer(Path("unused"), QuotaState(self.path), self.clock)
+
+    def restart(self) -> None:
+        self.server.close()
+        self.start()
+
+    def hold(self, *limits: Limit) -> None:
+        self.server.set_limits(limits)
+
+    def use(self, limit: Limit, units: int) -> None:
+        found = self.server._lender.ask("w", (Want(limit.id, units, units),), self.server._now())
+        assert not isinstance(found, Shortage)
+        self.server._save([limit.id])
+
+    def left(self) -> dict[str, int]:
+        return {standing.limit.id: standing.left for standing in self.server.list_standings()}
+
+
+def resize(limit: Limit, amount: int) -> Limit:
+    return msgspec.structs.replace(limit, amount=amount)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_was_used_stays_used_when_the_amount_is_edited(scene: Scene, is_restarted: bool) -> None:
+    scene.hold(CALENDAR)
+    scene.use(CALENDAR, 60)
+    for amount, left in ((200, 140), (50, -10), (60, 0), (100, 40)):
+        if is_restarted:
+            scene.restart()
+        scene.hold(resize(CALENDAR, amount))
+        assert scene.left() == {"c": left}
+
+
+@pytest.mark.parametrize("limit", [CALENDAR, BUCKET])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_limit_that_goes_and_comes_again_goes_on_where_it_was(
+    scene: Scene, limit: Limit, is_restarted: bool
+) -> None:
+    scene.hold(limit)
+    scene.use(limit, 60)
+    scene.hold()
+    assert scene.left() == {}
+    if is_restarted:
+        scene.restart()
+    scene.hold(limit)
+    assert scene.left() == {limit.id: 40}
+
+
+def test_a_slot_that_is_damaged_counts_as_used_and_not_as_new(scene: Scene) -> None:
+    scene.hold(CALENDAR, BUCKET)
+    scene.use(CALENDAR, 1)
+    scene.server.close()
+    data = bytearray(scene.path.read_bytes())
+    data[len(HEADER) + 20] ^= 1
+    scene.path.write_bytes(data)
+    scene.start()
+    scene.hold(CALENDAR, BUCKET)
+    assert scene.left() == {"b": 100, "c": 0}
+    scene.clock.advance(DAY_S)
+    assert scene.left() == {"b": 100, "c": 100}
+
+
+def test_a_standing_says_when_all_is_there_again(scene: Scene) -> None:
+    places = Limit(id="p", owner="key k", measure=Measure.CONCURRENT, amount=5)
+    scene.hold(CALENDAR, BUCKET, places)
+    scene.use(CALENDAR, 50)
+    scene.use(BUCKET, 50)
+    standings = {standing.limit.id: standing for standing in scene.server.list_standings()}
+    assert {name: standing.lent for name, standing in standings.items()} == {"b": 50, "c": 50, "p": 0}
+    assert standings["b"].full_in_ns == DAY_S // 2 * 10**9, "half of a bucket in half of its time"
+    assert standings["c"].full_in_ns == DAY_S * 10**9 - scene.clock.wall_ns() % (DAY_S * 10**9)
+    assert standings["p"].full_in_ns is None
