@@ -229,4 +229,4 @@ def test_places_of_a_dead_worker_are_free_and_its_tokens_are_spent() -> None:
 
 def test_a_limit_that_is_gone_holds_nobody_up() -> None:
     lender = make(10, 1)
-    assert lender.ask("w0", [Want("gone", 5, 9)], Now(0, 0)) == (Loan("gone", 0, 5, 0, 0),)
+    assert lender.ask("w0", [Want("gone", 5, 9)], Now(0, 0)) == ()

@@ -33,11 +33,12 @@ class Lease:
         refused_until: nothing more is asked for until then.
         asking: an answer of the authority that is on its way.
         stand_in: this worker's share while there is no authority.
+        drawn: units of a calendar taken from the share since the authority last lent.
         owed: units taken from the share, or beyond a loan, which the authority has not been told of.
     """
 
     __slots__ = (
-        "_head", "_kind", "_tail", "asking", "counts", "ends_at", "epoch", "full_at", "in_use",
+        "_head", "_kind", "_tail", "asking", "counts", "drawn", "ends_at", "epoch", "full_at", "in_use",
         "is_concurrent", "is_even", "known_left", "left", "limit", "owed", "refused_need", "refused_until",
         "refused_wait_s", "spent", "stand_in", "used_at",
     )  # fmt: skip
@@ -58,6 +59,7 @@ class Lease:
         self.asking: asyncio.Future[None] | None = None
         self.stand_in: Meter | None = None
         self.owed = 0
+        self.drawn = 0
         self.tell_reset(NEVER)
 
     def set_limit(self, limit: Limit) -> None:
@@ -102,6 +104,7 @@ class Lease:
             self.epoch = loan.epoch
         self.left += loan.units
         self.known_left = loan.left
+        self.drawn = 0
         self.full_at = now_s + loan.full_in_ns * 1e-9
         self.ends_at = now_s + loan.ends_in_ns * 1e-9 if loan.ends_in_ns else FOREVER
         self.refused_until = NEVER
@@ -112,6 +115,7 @@ class Lease:
         """The calendar's period is over: what was lent in it is void."""
         self.left = min(0, self.left)
         self.known_left = self.limit.amount
+        self.drawn = 0
         self.ends_at = FOREVER
 
     def return_all(self) -> int:
@@ -124,7 +128,7 @@ class Lease:
         """There is no authority: from now on this worker goes by its own share.
 
         It begins with nothing but what it was lent, or its part of what was left, so that nothing is spent
-        twice: a bucket fills at the share's rate.
+        twice, however often the authority comes and goes: a bucket fills at the share's rate.
         """
         share = self.limit.amount // max(1, workers)
         meter = make_meter(_with_amount(self.limit, share), now)
@@ -133,8 +137,16 @@ class Lease:
         elif self.is_concurrent:
             meter.level = max(0, share - self.in_use - self.left)
         else:
-            meter.level = min(share, max(0, self.known_left) // max(1, workers))
+            self._follow(meter)
+            part = min(share, max(0, self.known_left) // max(1, workers))
+            meter.level = max(0, part - self.drawn)
         self.stand_in = meter
+
+    def _follow(self, meter: Meter) -> None:
+        """Where the share has begun another of the calendar's periods, so does this."""
+        if self.limit.kind is Kind.CALENDAR and meter.epoch != self.epoch and not self.is_concurrent:
+            self.end_period()
+            self.epoch = meter.epoch
 
     def draw(self, units: int, now: Now) -> bool:
         """Takes what is lacking for a request from the share, if it is there."""
@@ -142,8 +154,7 @@ class Lease:
         if meter is None:
             return False
         meter.advance(now)
-        if self.limit.kind is Kind.CALENDAR and meter.epoch != self.epoch and not self.is_concurrent:
-            self.left, self.epoch = min(0, self.left), meter.epoch
+        self._follow(meter)
         lacking = units - self.left
         if lacking > meter.left:
             return False
@@ -151,6 +162,7 @@ class Lease:
         self.left += lacking
         if not self.is_concurrent:
             self.owed += lacking
+            self.drawn += lacking
         return True
 
     def compute_wait_s(self, units: int, now: Now) -> float:

@@ -121,13 +121,11 @@ class Lender:
     def ask(self, worker: str, wants: Iterable[Want], now: Now) -> tuple[Loan, ...] | Shortage:
         """Lends what is needed of all limits, or nothing; the first shortage says why.
 
-        Of a limit that nobody knows any more there is as much as anybody needs.
+        A limit that is not known, not yet or no longer, holds nobody up, and nothing of it is lent.
         """
-        wants = tuple(wants)
+        wants = tuple(want for want in wants if want.limit_id in self.meters)
         for want in wants:
-            meter = self.meters.get(want.limit_id)
-            if meter is None:
-                continue
+            meter = self.meters[want.limit_id]
             meter.advance(now)
             if want.need > meter.left:
                 lent = sum(units for name, units in self._lent[want.limit_id].items() if name != worker)
@@ -135,9 +133,7 @@ class Lender:
         return tuple(self._lend(worker, want, now) for want in wants)
 
     def _lend(self, worker: str, want: Want, now: Now) -> Loan:
-        meter = self.meters.get(want.limit_id)
-        if meter is None:
-            return Loan(want.limit_id, 0, want.need, 0, 0)
+        meter = self.meters[want.limit_id]
         spare = meter.left // (SPARE_PARTS * max(1, len(self.workers)))
         units = max(want.need, min(want.like, spare))
         meter.take(units)
