@@ -230,6 +230,23 @@ def test_a_refusal_names_the_limit_its_owner_and_the_time() -> None:
     run(test)
 
 
+def test_a_refusal_tells_a_long_time_in_hours_and_of_places_what_to_wait_for() -> None:
+    async def test() -> None:
+        day = Limit(id="x", owner="team growth", measure=Measure.REQUESTS, amount=2, period=Period.DAY)
+        for limit, used, words, retry_after_s in (
+            (day, 2, "in 12h0m0s", 43_200),
+            (PLACES, 5, "5 concurrent requests at a time of key k is reached; try again when one of them", 1),
+        ):
+            async with world(limit) as made:
+                quota = await made.add_worker()
+                assert len(await try_many(made, used, [quota])) == used
+                with pytest.raises(RateLimited, match=words) as refused:
+                    await quota.acquire(make_request(), quota.find_plan(key(made), "m"))
+                assert refused.value.retry_after_s == retry_after_s
+
+    run(test)
+
+
 def test_a_request_that_no_time_makes_room_for_is_told_so() -> None:
     async def test() -> None:
         async with world(TOKENS) as made:

@@ -15,7 +15,7 @@ from forebay.core.events import Tokens, UsageSource
 from forebay.core.keys import KeyEntry
 from forebay.core.limits import Limit, WhenAway, count_units
 from forebay.core.routes import Endpoint
-from forebay.gateway.lease import INPUT, OUTPUT, Lease
+from forebay.gateway.lease import INPUT, OUTPUT, Lease, format_seconds
 from forebay.gateway.model import Dialect, Exchange
 from forebay.gateway.policy.lending import Want
 from forebay.gateway.policy.meter import Now
@@ -28,6 +28,7 @@ IDLE_S = 1.0  #: a lease that nobody used for so long goes back
 REFUSED_S = 0.02  #: after a refusal, before the authority is asked again for as much
 AHEAD_SWEEPS = 4  #: a loan lasts for so many sweeps at the present rate
 PLANS_MAX = 100_000  #: pairs of key and model whose limits need not be looked up again
+SECONDS_READABLE = 120  #: in messages to people; more are minutes and hours
 FIRST_WORD_S = 1.0  #: for the first line to the authority to stand, after a start
 #: Answers after which nobody knows how much of the work was done.
 UNCERTAIN = frozenset({500, 502, 504})
@@ -196,10 +197,12 @@ class Quota:
                 f"the limit of {limit.describe()} is too small for this request, which may take {units}"
             )
         seconds = max(1, -(-int(wait_s * 1000) // 1000))
-        return RateLimited(
-            f"the limit of {limit.describe()} is reached; it has room for this request in {seconds} s",
-            retry_after_s=seconds,
-        )
+        if lease.is_concurrent:
+            when = "try again when one of them has ended"
+        else:
+            words = f"{seconds} s" if seconds < SECONDS_READABLE else format_seconds(seconds)
+            when = f"it has room for this request in {words}"
+        return RateLimited(f"the limit of {limit.describe()} is reached; {when}", retry_after_s=seconds)
 
     async def _go_alone(self, exchange: Exchange, plan: Plan, short: dict[Lease, int]) -> None:
         """Gives a request what it lacks without the authority, or raises."""
