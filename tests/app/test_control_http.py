@@ -122,6 +122,7 @@ def test_every_admin_route_is_in_the_document(scene: Scene) -> None:
         "DELETE /admin/v1/tokens/{token_id}",
         "GET /admin/v1/audit",
         "GET /admin/v1/usage",
+        "GET /admin/v1/bill",
         "GET /admin/v1/limits",
     }
     for operations in document["paths"].values():

@@ -13,6 +13,7 @@ from fastapi import FastAPI, Query
 from fastapi.openapi.utils import get_openapi
 
 from forebay.app.applied import load_applied
+from forebay.app.control_bill import BillRoutes
 from forebay.app.control_errors import install_error_handlers
 from forebay.app.control_gate import Gate
 from forebay.app.control_plane import ControlPlane
@@ -72,6 +73,7 @@ class AdminRoutes:
         add("GET", "/config", self.get_config, "The configuration in force")
         add("GET", "/models", self.get_models, "Public names and their targets")
         add("GET", "/usage", self.get_usage, "Requests and tokens")
+        BillRoutes(self._database, self._clock).install(app)
 
     async def get_status(self) -> StatusView:
         """Processes, snapshot, configuration and records.  Always answers, whatever is out of order."""

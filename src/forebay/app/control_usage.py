@@ -165,14 +165,14 @@ def _show_row(row: UsageRow) -> UsageRowView:
         failed=totals.failed,
         abandoned=totals.abandoned,
         estimated=totals.estimated,
-        tokens=_show_tokens(totals),
+        tokens=show_tokens(totals),
         duration_mean_s=_compute_mean_s(totals.duration_ns_sum, totals.duration_count),
         first_token_mean_s=_compute_mean_s(totals.first_token_ns_sum, totals.first_token_count),
         overhead_mean_s=_compute_mean_s(totals.overhead_ns_sum, totals.overhead_count),
     )
 
 
-def _show_tokens(totals: UsageTotals) -> TokensView:
+def show_tokens(totals: UsageTotals) -> TokensView:
     return TokensView(
         input=totals.tokens_input,
         input_cached=totals.tokens_input_cached,
