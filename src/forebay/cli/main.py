@@ -220,6 +220,18 @@ def prices(context: typer.Context, as_json: AsJson = False, config: ConfigFile =
 
 @app.command()
 @guard
+def limits(context: typer.Context, as_json: AsJson = False, config: ConfigFile = None) -> Outcome:
+    """Show what is left of each limit, the tightest first.
+
+    Asks the Forebay that runs here.
+    """
+    from forebay.cli.limits import show_limits
+
+    return show_limits(find_file(context, config), as_json=as_json)
+
+
+@app.command()
+@guard
 def doctor(context: typer.Context, as_json: AsJson = False, config: ConfigFile = None) -> Outcome:
     """See whether all that Forebay needs is there.
 
