@@ -34,9 +34,11 @@ class Intake:
         if route is None or cells is None:
             raise self._refuse(exchange, model, key)
         exchange.model = model
-        exchange.view = self._bound(exchange, view, key.entry) if key.is_bounded else view
+        exchange.view = view
         exchange.route = route
         exchange.cells = cells
+        if key.is_bounded:
+            exchange.view = self._bound(exchange, view, key.entry)
         targets = route.targets
         exchange.tries = Attempts(exchange.state.snapshot.table.attempts_max, len(targets))
         if not targets:

@@ -96,7 +96,7 @@ class KeyRepo:
         now_ns = self._clock.wall_ns()
         _check_expiry(expires_ns, now_ns)
         with self._database.begin() as connection:
-            old = _load(connection, key_id)
+            old = _load(connection, key_id, to_change=True)
             _check_can_rotate(connection, old, now_ns)
             wanted = NewKey(
                 name=old.entry.name,
@@ -118,7 +118,7 @@ class KeyRepo:
         """End a key.  Revoking it again changes nothing.  Raises KeyNotFound."""
         now_ns = self._clock.wall_ns()
         with self._database.begin() as connection:
-            old = _load(connection, key_id)
+            old = _load(connection, key_id, to_change=True)
             if old.revoked_ns is not None:
                 return old
             connection.execute(keys.update().where(keys.c.id == key_id).values(revoked_ns=now_ns))
@@ -164,8 +164,11 @@ def _select_keys() -> Select[tuple[object, ...]]:
     )
 
 
-def _load(connection: Connection, key_id: str) -> KeyRecord:
-    row = connection.execute(_select_keys().where(keys.c.id == key_id)).mappings().one_or_none()
+def _load(connection: Connection, key_id: str, *, to_change: bool = False) -> KeyRecord:
+    query = _select_keys().where(keys.c.id == key_id)
+    if to_change:
+        query = query.with_for_update(of=keys)  # where there is more than one writer at a time
+    row = connection.execute(query).mappings().one_or_none()
     if row is None:
         raise KeyNotFound(
             f"there is no key with the id {key_id[:100]!r}: `forebay keys list` shows all", param="id"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
-from sqlalchemy import Connection, RowMapping, insert, select
+from sqlalchemy import Connection, RowMapping, insert, select, text
 
 from forebay.gateway.repo_tables import audit
 from forebay.gateway.tenancy import Actor
@@ -39,7 +39,12 @@ class Change:
 
 
 def append_audit(connection: Connection, actor: Actor, change: Change, now_ns: int) -> None:
-    """To be called in the transaction that makes the change."""
+    """To be called in the transaction that makes the change.
+
+    Ids go up in the order in which changes commit, so that a reader who has seen one has seen all before it.
+    """
+    if connection.dialect.name == "postgresql":  # SQLite has one writer at a time anyway
+        connection.execute(text("LOCK TABLE gateway_audit IN SHARE ROW EXCLUSIVE MODE"))
     connection.execute(
         insert(audit).values(
             at_ns=now_ns,
