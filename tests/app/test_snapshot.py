@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -13,8 +13,10 @@ from msgspec import to_builtins
 
 from forebay.app.atomic_file import create_private_folder, write_atomically
 from forebay.app.config import Config
+from forebay.app.config_values import Tier
+from forebay.app.control_tenancy_schemas import Priority, TierMax
 from forebay.app.snapshot import compile_snapshot, find_missing_engines, write_snapshot
-from forebay.core.keys import KeyEntry, compute_key_digest
+from forebay.core.keys import PRIORITIES, TIERS, KeyEntry, compute_key_digest
 from forebay.core.routes import Endpoint, decode_snapshot, encode_snapshot
 
 NAMES = st.text("abcdefgh-", min_size=1, max_size=6).map(lambda text: "m" + text)
@@ -23,6 +25,8 @@ REMOTE = st.fixed_dictionaries(
     {"url": st.sampled_from(["https://one.example/v1", "http://10.0.0.1:8000/v1", "http://[::1]:9/v1"])},
     optional={
         "pool": POOLS,
+        "region": st.sampled_from(["eu-west", "us"]),
+        "tier": st.sampled_from(TIERS),
         "model": st.sampled_from(["x", "gpt-x"]),
         "api_key": st.sampled_from(["env:CANARY", "file:/run/secrets/canary"]),
         "connections_max": st.integers(1, 4096),
@@ -93,6 +97,10 @@ def test_target_ids_are_unique_and_every_target_is_there_in_order(models: dict[s
         assert [target.model for target in route.targets] == [
             target.chosen_model(route.model) for target in wanted.targets
         ]
+        assert [(target.tier, target.region) for target in route.targets] == [
+            (target.tier or ("provisioned" if target.engine else "provider"), target.region or "")
+            for target in wanted.targets
+        ]
 
 
 @given(MODELS, REMOTE)
@@ -148,6 +156,11 @@ def test_every_limit_of_the_gateway_arrives() -> None:
     assert set(to_builtins(snapshot.limits).values()) == set(range(2001, 2010))
     for name in ("body_max_bytes", "answer_max_bytes", "memory_max_bytes", "event_max_bytes"):
         assert getattr(snapshot.limits, name) == gateway[name]
+
+
+def test_tiers_and_priorities_are_the_same_words_everywhere() -> None:
+    assert get_args(Tier) == get_args(TierMax) == TIERS
+    assert get_args(Priority) == PRIORITIES
 
 
 def test_the_embedded_default_serves_both_models() -> None:

@@ -200,7 +200,7 @@ def test_a_large_body_gets_the_limit_as_well(client: httpx.Client, upstream: Thr
 
 
 def test_a_request_for_more_output_than_the_key_allows_is_told_field_and_limit(
-    client: httpx.Client, upstream: ThreadedUpstream
+    client: httpx.Client, upstream: ThreadedUpstream, gateway: GatewayProcess
 ) -> None:
     for more, field in (
         ({"max_tokens": 101}, "max_tokens"),
@@ -214,6 +214,9 @@ def test_a_request_for_more_output_than_the_key_allows_is_told_field_and_limit(
         assert (response.status_code, told["code"], told["param"]) == (400, "output_limit_exceeded", field)
         assert f"`{field}`" in told["message"] or field == "n"
         assert "100" in told["message"]
+        record = gateway.wait_record(response.headers["x-request-id"])
+        assert (record.model, record.error, record.attempts) == ("plain", "output_limit_exceeded", 0)
+        assert record.route_hash
     assert upstream.requests == []
     assert ask(client, "fb-all", max_tokens=10**9).status_code == 200
     assert ask(client, "fb-cap", path="embeddings", input="x").status_code == 200
