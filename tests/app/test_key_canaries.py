@@ -1,4 +1,4 @@
-"""Keys and tokens that people make stand in the answer that shows them and nowhere else: all files are read."""
+"""Keys and tokens stand in the answer that shows them once and nowhere else: all files are read."""
 
 import json
 import sqlite3
