@@ -1,4 +1,4 @@
-"""Limits edited in `forebay.yaml` of a running Forebay: they hold over all workers, and are never forgotten."""
+"""Limits edited in `forebay.yaml` while Forebay runs: they hold over all workers, and are never forgotten."""
 
 import json
 import os
