@@ -150,11 +150,12 @@ def test_rows_of_an_hour_each_need_no_line(tmp_path: Path) -> None:
     assert len(lines) == 1 + 3 + 1
 
 
-def test_the_hourly_totals_can_be_added_up_anew(tmp_path: Path) -> None:
+def test_the_totals_can_be_added_up_anew(tmp_path: Path) -> None:
     record(tmp_path, *EVENTS)
     before = rows("--since", "all")
     with sqlite3.connect(tmp_path / ".forebay" / "forebay.db") as database:
-        database.execute("UPDATE ledger_usage_hourly SET requests = 7")
+        for table in ("ledger_usage_hourly", "ledger_usage_daily"):
+            database.execute(f"UPDATE {table} SET requests = 7")
     database.close()
     assert rows("--since", "all") != before
     result = forebay("usage", "--rebuild")

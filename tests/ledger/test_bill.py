@@ -17,6 +17,7 @@ from forebay.ledger.rollup import compute_totals
 from forebay.ledger.usage import UsageBy, UsageQueryInvalid
 
 HOUR0_NS = START_NS // HOUR_NS * HOUR_NS
+DAY0_NS = START_NS // (24 * HOUR_NS) * 24 * HOUR_NS
 END_NS = HOUR0_NS + 4 * 24 * HOUR_NS
 
 
@@ -70,13 +71,19 @@ def test_an_unknown_cost_is_no_zero(world: World) -> None:
     assert (bill.total.cost_nano_usd, bill.total.unpriced) == (37_100, 1)
 
 
-def test_a_bill_over_whole_hours_is_read_from_the_totals(world: World) -> None:
+def test_a_bill_is_read_from_the_smallest_totals_that_hold_it(world: World) -> None:
     world.write(make_event(1))
     world.make_ingester().ingest_once()
-    with world.database.begin() as connection:
-        connection.execute(text("DELETE FROM ledger_events"))
-    assert load_bill(world.database, by=(), since_ns=HOUR0_NS, until_ns=END_NS).total.requests == 1
-    assert load_bill(world.database, by=(), since_ns=HOUR0_NS, until_ns=END_NS + 1).total.requests == 0
+    begin_ns, end_ns = DAY0_NS, DAY0_NS + 24 * HOUR_NS
+    periods = [(begin_ns, end_ns), (begin_ns, end_ns - HOUR_NS), (begin_ns, end_ns - 1)]
+    expected = [1, 1, 1]
+    for number, table in enumerate(("ledger_usage_daily", "ledger_usage_hourly", "ledger_events")):
+        found = [load_bill(world.database, by=(), since_ns=a, until_ns=b).total.requests for a, b in periods]
+        assert found == expected
+        with world.database.begin() as connection:
+            connection.execute(text(f"DELETE FROM {table}"))
+        expected[number] = 0
+    assert load_bill(world.database, by=(), since_ns=begin_ns, until_ns=end_ns).rows == []
 
 
 def test_a_correction_stands_on_the_bills_of_its_time_alone(world: World) -> None:

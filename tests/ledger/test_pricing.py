@@ -16,8 +16,8 @@ from forebay.core.prices import NO_PRICES, Cost, Price, PriceBook, Rates
 from forebay.ledger.bill import load_corrections, load_terms
 from forebay.ledger.ingest import Ingester
 from forebay.ledger.pricing import reprice
-from forebay.ledger.repo import load_usage_cells
-from forebay.ledger.rollup import Priced, fold_usage
+from forebay.ledger.repo import load_daily_cells, load_usage_cells
+from forebay.ledger.rollup import Priced, fold_days, fold_usage
 from forebay.ledger.tables import events as table
 
 HOUR0_NS = START_NS // HOUR_NS * HOUR_NS
@@ -31,7 +31,7 @@ def load_costs(world: World) -> list[tuple[str, int | None]]:
 
 def load_cells(world: World) -> object:
     with world.database.read() as connection:
-        return load_usage_cells(connection)
+        return load_usage_cells(connection), load_daily_cells(connection)
 
 
 @pytest.fixture
@@ -70,7 +70,8 @@ def test_records_that_came_before_their_price_are_priced_later(world: World) -> 
     assert (report.records, report.changed) == (3, 2)
     assert (report.unpriced_before, report.unpriced_after) == (3, 1)
     assert (report.cost_nano_usd_before, report.cost_nano_usd_after) == (None, 48_100 + 70_000)
-    assert load_cells(world) == fold(world.load_all(), BOOK)
+    expected = fold(world.load_all(), BOOK)
+    assert load_cells(world) == (expected, fold_days(expected))
     (correction,) = load_corrections(world.database, HOUR0_NS, HOUR0_NS + 1)
     assert (correction.at_ns, correction.changed, correction.cost_nano_usd_after) == (5, 2, 118_100)
 
@@ -105,7 +106,7 @@ def test_pricing_anew_is_a_fold_over_the_records_and_a_second_time_changes_nothi
         )
         expected = [Priced(event, expect(event)) for event in world.load_all()]
         assert load_costs(world) == [(cost.price_id, cost.nano_usd) for _, cost in expected]
-        assert load_cells(world) == fold_usage(expected)
+        assert load_cells(world) == (fold_usage(expected), fold_days(fold_usage(expected)))
         if turn:
             assert report.changed == 0
             assert report.cost_nano_usd_before == report.cost_nano_usd_after

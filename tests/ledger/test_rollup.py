@@ -7,9 +7,9 @@ from ledger_examples import BOOK, HOUR_NS, START_NS, World, event_strategy, fold
 from sqlalchemy import delete
 
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource
-from forebay.ledger.repo import load_usage_cells, rebuild_usage
-from forebay.ledger.rollup import compute_cell, compute_totals, merge_usage
-from forebay.ledger.tables import usage_hourly
+from forebay.ledger.repo import load_daily_cells, load_usage_cells, rebuild_usage
+from forebay.ledger.rollup import compute_cell, compute_totals, fold_days, merge_usage
+from forebay.ledger.tables import usage_daily, usage_hourly
 
 event_lists = st.lists(event_strategy, max_size=30)
 
@@ -71,11 +71,15 @@ def test_rebuilding_changes_nothing_and_mends_everything(
         world.write(*portion)
         world.make_ingester(batch_records=4, book=BOOK).ingest_once()
     expected = fold(first + second, BOOK)
-    for harm in (None, delete(usage_hourly), usage_hourly.update().values(requests=99, tokens_input=None)):
+    with world.database.read() as connection:
+        assert load_daily_cells(connection) == fold_days(expected), "kept up with each portion"
+    for harm in (None, delete, lambda table: table.update().values(requests=99, tokens_input=None)):
         with world.database.begin() as connection:
-            if harm is not None:
-                connection.execute(harm)
+            for table in (usage_hourly, usage_daily):
+                if harm is not None:
+                    connection.execute(harm(table))
         assert rebuild_usage(world.database) == len(first) + len(second)
         with world.database.read() as connection:
             assert load_usage_cells(connection) == expected
+            assert load_daily_cells(connection) == fold_days(expected)
     world.close()

@@ -22,6 +22,7 @@ UNIT_S = {UsageBy.HOUR: 3600, UsageBy.DAY: 86400}
 
 moments = st.none() | st.one_of(
     st.integers(0, 80).map(lambda hours: HOUR0_NS + hours * HOUR_NS),
+    st.integers(0, 3).map(lambda days: (HOUR0_NS // HOUR_NS // 24 + days) * 24 * HOUR_NS),
     st.integers(START_NS, START_NS + 80 * HOUR_NS),
 )
 groupings = (

@@ -6,7 +6,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, text
 
-from forebay.ledger.repo import load_usage_cells, rebuild_usage
+from forebay.ledger.repo import load_daily_cells, load_usage_cells, rebuild_usage
 from forebay.store.database import MIGRATIONS, Database
 
 VALUES = {
@@ -47,7 +47,7 @@ def test_totals_are_folded_anew_and_costs_are_unknown(tmp_path: Path) -> None:
             connection.execute(text(into), values)
     database.migrate()
     with database.read() as connection:
-        cells = load_usage_cells(connection)
+        cells, days = load_usage_cells(connection), load_daily_cells(connection)
         costs = connection.execute(
             text("SELECT cost_nano_usd, price_id, tags FROM ledger_events ORDER BY id")
         )
@@ -65,4 +65,5 @@ def test_totals_are_folded_anew_and_costs_are_unknown(tmp_path: Path) -> None:
     assert rebuild_usage(database) == 4
     with database.read() as connection:
         assert load_usage_cells(connection) == cells, "the migration's fold is that of the code"
+        assert load_daily_cells(connection) == days
     database.close()

@@ -135,7 +135,7 @@ def usage(
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="First add the hourly totals up anew, from the records.")
+        bool, typer.Option("--rebuild", help="First add the totals up anew, from the records.")
     ] = False,
     config: ConfigFile = None,
 ) -> Outcome:

@@ -112,7 +112,7 @@ def _load(config: Config, query: UsageQuery, clock: SystemClock, *, rebuild: boo
         database.migrate()
         take_in(database, config, clock)
         if rebuild:
-            print_note(f"the hourly totals were added up anew, from {rebuild_usage(database):,} records")
+            print_note(f"the totals were added up anew, from {rebuild_usage(database):,} records")
         names = {record.entry.id: record.entry.name for record in KeyRepo(database, clock).list()}
         return _Answer(
             by=query.by,

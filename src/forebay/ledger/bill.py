@@ -1,7 +1,7 @@
 """The bill: what the requests of a time cost, and whose they were.  Only reads.
 
-It is a usage query for the figures that a bill has.  Over whole hours it is answered from the hourly totals,
-by tag from the records themselves.
+It is a usage query for the figures that a bill has.  Over whole days it is answered from the daily totals, by
+tag from the records themselves.
 """
 
 import re

@@ -29,8 +29,17 @@ from sqlalchemy.dialects import postgresql, sqlite
 from forebay.core.events import Event, Finished, Outcome, Tokens, UsageSource
 from forebay.core.prices import PriceBook
 from forebay.ledger.batch import Batch, Reason, SetAside, read_event
-from forebay.ledger.rollup import HOUR_NS, TOTALS, Priced, UsageCell, UsageTotals, fold_usage
-from forebay.ledger.sums import hour_of_event, sum_events
+from forebay.ledger.rollup import (
+    DAY_HOURS,
+    HOUR_NS,
+    TOTALS,
+    Priced,
+    UsageCell,
+    UsageTotals,
+    fold_days,
+    fold_usage,
+)
+from forebay.ledger.sums import hour_of_event, sum_events, sum_totals
 from forebay.ledger.tables import (
     PLACES,
     TOKEN_CLASSES,
@@ -39,6 +48,7 @@ from forebay.ledger.tables import (
     prices,
     quarantine,
     segments,
+    usage_daily,
     usage_hourly,
 )
 from forebay.store.database import Database
@@ -176,7 +186,7 @@ def load_events(connection: Connection, after_id: int, events_max: int) -> list[
 
 
 def rebuild_usage(database: Database) -> int:
-    """Add the whole ledger up anew into the hourly totals; returns the number of events.
+    """Add the whole ledger up anew into the totals; returns the number of events.
 
     Ingest waits meanwhile: reading all events may take long.
     """
@@ -187,7 +197,7 @@ def rebuild_usage(database: Database) -> int:
 
 
 def rebuild_hours(connection: Connection, first: int | None, last: int | None) -> None:
-    """The same for the hours from `first` to `last`, both included; None leaves a side open.
+    """The same for the hours from `first` to `last`, both included, and their days; None leaves a side open.
 
     Needs the lock of `lock_ledger`.
     """
@@ -202,6 +212,27 @@ def rebuild_hours(connection: Connection, first: int | None, last: int | None) -
     # By name: PostgreSQL does not see that two expressions with parameters are the same.
     source = source.group_by("hour", *PLACES)
     connection.execute(insert(usage_hourly).from_select(["hour", *PLACES, *TOTALS], source))
+    _rebuild_days(
+        connection,
+        None if first is None else first // DAY_HOURS,
+        None if last is None else last // DAY_HOURS,
+    )
+
+
+def _rebuild_days(connection: Connection, first: int | None, last: int | None) -> None:
+    """From the hours."""
+    old, hour = delete(usage_daily), usage_hourly.c.hour
+    places = [usage_hourly.c[name] for name in PLACES]
+    source = select((hour // DAY_HOURS).label("day"), *places, *sum_totals(usage_hourly))
+    if first is not None:
+        old = old.where(usage_daily.c.day >= first)
+        source = source.where(hour >= first * DAY_HOURS)
+    if last is not None:
+        old = old.where(usage_daily.c.day <= last)
+        source = source.where(hour < (last + 1) * DAY_HOURS)
+    connection.execute(old)
+    source = source.group_by("day", *PLACES)
+    connection.execute(insert(usage_daily).from_select(["day", *PLACES, *TOTALS], source))
 
 
 def _places() -> list[Column[str]]:
@@ -210,28 +241,45 @@ def _places() -> list[Column[str]]:
 
 def load_usage_cells(connection: Connection) -> dict[UsageCell, UsageTotals]:
     """The whole table of hourly totals."""
-    return {
-        UsageCell(**{name: row[name] for name in UsageCell._fields}): UsageTotals(
-            **{name: row[name] for name in TOTALS}
-        )
-        for row in connection.execute(select(usage_hourly)).mappings()
-    }
+    rows = connection.execute(select(usage_hourly)).mappings()
+    return {_make_cell(row, row["hour"]): _make_totals(row) for row in rows}
+
+
+def load_daily_cells(connection: Connection) -> dict[UsageCell, UsageTotals]:
+    """The whole table of daily totals, as `rollup.fold_days` has them."""
+    rows = connection.execute(select(usage_daily)).mappings()
+    return {_make_cell(row, row["day"] * DAY_HOURS): _make_totals(row) for row in rows}
+
+
+def _make_cell(row: RowMapping, hour: int) -> UsageCell:
+    return UsageCell(hour, *(row[name] for name in PLACES))
+
+
+def _make_totals(row: RowMapping) -> UsageTotals:
+    return UsageTotals(**{name: row[name] for name in TOTALS})
 
 
 def _add_usage(connection: Connection, cells: Mapping[UsageCell, UsageTotals]) -> None:
     if not cells:
         return
-    rows = [cell._asdict() | asdict(totals) for cell, totals in sorted(cells.items())]
-    connection.execute(_make_usage_upsert(connection.dialect), rows)
+    hours = [cell._asdict() | asdict(totals) for cell, totals in sorted(cells.items())]
+    connection.execute(_make_usage_upsert(connection.dialect, usage_hourly), hours)
+    days = [
+        cell._asdict() | asdict(totals) | {"day": cell.hour // DAY_HOURS}
+        for cell, totals in sorted(fold_days(cells).items())
+    ]
+    for row in days:
+        del row["hour"]
+    connection.execute(_make_usage_upsert(connection.dialect, usage_daily), days)
 
 
 # What one statement costs to build and compile is paid once, not with each batch of a few records.
 @lru_cache(maxsize=4)
-def _make_usage_upsert(dialect: Dialect) -> sqlite.Insert | postgresql.Insert:
-    statement = _insert(dialect, usage_hourly)
-    old, new = usage_hourly.c, statement.excluded
+def _make_usage_upsert(dialect: Dialect, totals: Table) -> sqlite.Insert | postgresql.Insert:
+    statement = _insert(dialect, totals)
+    old, new = totals.c, statement.excluded
     return statement.on_conflict_do_update(
-        index_elements=[old[name] for name in UsageCell._fields],
+        index_elements=list(totals.primary_key.columns),
         # As `merge_totals`: unknown and known is known.
         set_={name: func.coalesce(old[name] + new[name], old[name], new[name]) for name in TOTALS},
     )

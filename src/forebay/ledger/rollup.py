@@ -13,6 +13,7 @@ from forebay.core.events import Event, Outcome, UsageSource
 from forebay.core.prices import Cost
 
 HOUR_NS = 3600 * 10**9
+DAY_HOURS = 24
 
 
 class Priced(NamedTuple):
@@ -124,6 +125,15 @@ def merge_totals(one: UsageTotals, other: UsageTotals) -> UsageTotals:
     """The totals of two disjoint sets of events together."""
     sums = {name: add_known((getattr(one, name), getattr(other, name))) for name in TOTALS}
     return UsageTotals(**sums)  # type: ignore[arg-type]  # None comes out only where None went in
+
+
+def fold_days(cells: Mapping[UsageCell, UsageTotals]) -> dict[UsageCell, UsageTotals]:
+    """The totals of days, from those of hours; `hour` is then that at which the day begins."""
+    days: dict[UsageCell, UsageTotals] = {}
+    for cell, totals in cells.items():
+        day = cell._replace(hour=cell.hour // DAY_HOURS * DAY_HOURS)
+        days[day] = merge_totals(days.get(day, NOTHING), totals)
+    return days
 
 
 def merge_usage(

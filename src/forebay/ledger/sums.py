@@ -1,12 +1,12 @@
-"""The SQL of `rollup.compute_totals`, over events and over hourly totals.  Runs none of it."""
+"""The SQL of `rollup.compute_totals`, over events and over totals.  Runs none of it."""
 
 from collections.abc import Iterable
 
-from sqlalchemy import ColumnElement, Integer, case, cast, func
+from sqlalchemy import ColumnElement, Integer, Table, case, cast, func
 
 from forebay.core.events import Outcome, UsageSource
 from forebay.ledger.rollup import HOUR_NS, TOTALS
-from forebay.ledger.tables import TOKEN_CLASSES, events, usage_hourly
+from forebay.ledger.tables import TOKEN_CLASSES, events
 
 
 def hour_of_event() -> ColumnElement[int]:
@@ -14,8 +14,9 @@ def hour_of_event() -> ColumnElement[int]:
     return cast(events.c.at_ns // HOUR_NS, Integer)
 
 
-def sum_hourly(figures: Iterable[str] = TOTALS) -> list[ColumnElement[int]]:
-    return [func.sum(usage_hourly.c[name]).label(name) for name in figures]
+def sum_totals(table: Table, figures: Iterable[str] = TOTALS) -> list[ColumnElement[int]]:
+    """Over `usage_hourly` or `usage_daily`."""
+    return [func.sum(table.c[name]).label(name) for name in figures]
 
 
 def sum_events(figures: Iterable[str] = TOTALS) -> list[ColumnElement[int]]:

@@ -128,20 +128,30 @@ repricings = Table(
     sqlite_autoincrement=True,
 )
 
-#: A fold over `events` (`rollup.fold_usage`), kept up in the same transaction.  A bill reads hours in a row,
-#: and so they lie.
-usage_hourly = Table(
-    "ledger_usage_hourly",
-    metadata,
-    Column("hour", Integer, primary_key=True, autoincrement=False),  # since the epoch, UTC
-    *(Column(name, Text, primary_key=True) for name in PLACES),
-    *(Column(name, BigInteger, nullable=False) for name in COUNTS),
-    *(Column(f"tokens_{name}", BigInteger) for name in TOKEN_CLASSES),
-    Column("cost_nano_usd", BigInteger),  # of requests whose cost is known; NULL: of none
-    *(
-        Column(f"{name}_{part}", BigInteger, nullable=False)
-        for name in ("duration", "first_token", "overhead")
-        for part in ("ns_sum", "count")
-    ),
-    sqlite_with_rowid=False,
-)
+
+def _make_totals(name: str, period: str) -> Table:
+    """Totals of each period, counted since the epoch (UTC), for each place.
+
+    A bill reads periods in a row, and so they lie.
+    """
+    return Table(
+        name,
+        metadata,
+        Column(period, Integer, primary_key=True, autoincrement=False),
+        *(Column(name, Text, primary_key=True) for name in PLACES),
+        *(Column(name, BigInteger, nullable=False) for name in COUNTS),
+        *(Column(f"tokens_{name}", BigInteger) for name in TOKEN_CLASSES),
+        Column("cost_nano_usd", BigInteger),  # of requests whose cost is known; NULL: of none
+        *(
+            Column(f"{name}_{part}", BigInteger, nullable=False)
+            for name in ("duration", "first_token", "overhead")
+            for part in ("ns_sum", "count")
+        ),
+        sqlite_with_rowid=False,
+    )
+
+
+#: A fold over `events` (`rollup.fold_usage`), kept up in the same transaction.
+usage_hourly = _make_totals("ledger_usage_hourly", "hour")
+#: The same by days, for a bill of a month: with many keys the hours alone are too many to add up while asked.
+usage_daily = _make_totals("ledger_usage_daily", "day")

@@ -13,13 +13,14 @@ from sqlalchemy import ColumnElement, Label, RowMapping, Table, Text, cast, func
 from sqlalchemy.dialects.postgresql import JSON
 
 from forebay.core.errors import CallerError
-from forebay.ledger.rollup import HOUR_NS, TOTALS, UsageTotals
-from forebay.ledger.sums import hour_of_event, sum_events, sum_hourly
-from forebay.ledger.tables import events, usage_hourly
+from forebay.ledger.rollup import DAY_HOURS, HOUR_NS, TOTALS, UsageTotals
+from forebay.ledger.sums import hour_of_event, sum_events, sum_totals
+from forebay.ledger.tables import events, usage_daily, usage_hourly
 from forebay.store.database import Database
 
 HOUR_S = 3600
-DAY_S = 24 * HOUR_S
+DAY_S = DAY_HOURS * HOUR_S
+DAY_NS = DAY_HOURS * HOUR_NS
 
 
 class UsageBy(StrEnum):
@@ -84,10 +85,10 @@ def load_usage(database: Database, query: UsageQuery) -> list[UsageRow]:
     Raises UsageQueryInvalid, also when there are more than `rows_max` groups, StoreBusy, StoreUnavailable.
     """
     groups = _list_groups(query)
-    table = usage_hourly if _fits_hourly(query) else events
+    table = _choose_table(query)
     figures = ("requests", *(name for name in query.figures if name != "requests"))
     columns = [_group_column(table, by, query, database.dialect) for by in groups]
-    totals = sum_hourly(figures) if table is usage_hourly else sum_events(figures)
+    totals = sum_events(figures) if table is events else sum_totals(table, figures)
     # By name: PostgreSQL does not see that two expressions with parameters are the same.
     names = [column.name for column in columns]
     statement = select(*columns, *totals).where(*_list_conditions(table, query))
@@ -133,14 +134,22 @@ def _list_groups(query: UsageQuery) -> list[UsageBy]:
     return [by for by in _ORDER if by in query.by]
 
 
-def _fits_hourly(query: UsageQuery) -> bool:
-    """Whether the hourly totals hold the answer; else the events themselves are added up."""
-    has_detail = not _IN_EVENTS_ALONE.isdisjoint(query.by)
-    return not has_detail and all(not at or at % HOUR_NS == 0 for at in (query.since_ns, query.until_ns))
+def _choose_table(query: UsageQuery) -> Table:
+    """The smallest that holds the answer."""
+    bounds = [at for at in (query.since_ns, query.until_ns) if at is not None]
+    if not _IN_EVENTS_ALONE.isdisjoint(query.by) or any(at % HOUR_NS for at in bounds):
+        return events
+    if UsageBy.HOUR in query.by or any(at % DAY_NS for at in bounds):
+        return usage_hourly
+    return usage_daily
 
 
 def _hour(table: Table) -> ColumnElement[int]:
     return usage_hourly.c.hour if table is usage_hourly else hour_of_event()
+
+
+def _day(table: Table) -> ColumnElement[int]:
+    return usage_daily.c.day if table is usage_daily else _hour(table) // DAY_HOURS
 
 
 def _group_column(table: Table, by: UsageBy, query: UsageQuery, dialect: str) -> Label[Any]:
@@ -148,7 +157,7 @@ def _group_column(table: Table, by: UsageBy, query: UsageQuery, dialect: str) ->
         case UsageBy.HOUR:
             return (_hour(table) * HOUR_S).label("start_s")
         case UsageBy.DAY:
-            return (_hour(table) // 24 * DAY_S).label("start_s")
+            return (_day(table) * DAY_S).label("start_s")
         case UsageBy.KEY:
             return table.c.key_id.label("key")
         case UsageBy.TAG:
@@ -166,8 +175,16 @@ def _find_tag(name: str, dialect: str) -> ColumnElement[str]:
     return select(tag.c.value).where(tag.c.key == name).correlate(events).scalar_subquery()
 
 
+#: The column that says when, and how many nanoseconds one of it is.
+_TIMES: dict[Table, tuple[ColumnElement[int], int]] = {
+    usage_daily: (usage_daily.c.day, DAY_NS),
+    usage_hourly: (usage_hourly.c.hour, HOUR_NS),
+    events: (events.c.at_ns, 1),
+}
+
+
 def _list_conditions(table: Table, query: UsageQuery) -> list[ColumnElement[bool]]:
-    time, unit = (usage_hourly.c.hour, HOUR_NS) if table is usage_hourly else (events.c.at_ns, 1)
+    time, unit = _TIMES[table]
     conditions: list[ColumnElement[bool]] = []
     if query.since_ns is not None:
         conditions.append(time >= query.since_ns // unit)

@@ -15,7 +15,7 @@ def upgrade() -> None:
     add_costs()
     create_prices()
     create_repricings()
-    make_usage_hourly_anew()
+    make_totals_anew()
 
 
 def add_costs() -> None:
@@ -52,24 +52,11 @@ def create_repricings() -> None:
     )
 
 
-def make_usage_hourly_anew() -> None:
-    """The totals are a fold of the records, so they are folded anew and not moved."""
+def make_totals_anew() -> None:
+    """Hourly totals are a fold of the records and daily ones of those, so both are folded and not moved."""
     op.drop_table("ledger_usage_hourly")
-    counts = ("requests", "failed", "abandoned", "estimated", "unpriced")
-    times = [
-        f"{name}_{part}" for name in ("duration", "first_token", "overhead") for part in ("ns_sum", "count")
-    ]
-    op.create_table(
-        "ledger_usage_hourly",
-        sa.Column("hour", sa.Integer(), autoincrement=False, nullable=False),
-        *(sa.Column(name, sa.Text(), nullable=False) for name in PLACES),
-        *(sa.Column(name, sa.BigInteger(), nullable=False) for name in counts),
-        *(sa.Column(f"tokens_{name}", sa.BigInteger()) for name in TOKEN_CLASSES),
-        sa.Column("cost_nano_usd", sa.BigInteger()),
-        *(sa.Column(name, sa.BigInteger(), nullable=False) for name in times),
-        sa.PrimaryKeyConstraint("hour", *PLACES, name="pk_ledger_usage_hourly"),
-        sqlite_with_rowid=False,
-    )
+    create_totals("ledger_usage_hourly", "hour")
+    create_totals("ledger_usage_daily", "day")
     sums = {
         "requests": "count(*)",
         "failed": "sum(CASE WHEN outcome = 'failed' THEN 1 ELSE 0 END)",
@@ -82,11 +69,36 @@ def make_usage_hourly_anew() -> None:
     for name in ("duration", "first_token", "overhead"):
         sums[f"{name}_ns_sum"] = f"coalesce(sum({name}_ns), 0)"
         sums[f"{name}_count"] = f"count({name}_ns)"
+    fold("ledger_usage_hourly", "hour", f"at_ns / {HOUR_NS}", sums, "ledger_events")
+    sums = {name: f"sum({name})" for name in sums}
+    fold("ledger_usage_daily", "day", "hour / 24", sums, "ledger_usage_hourly")
+
+
+def create_totals(table: str, period: str) -> None:
+    counts = ("requests", "failed", "abandoned", "estimated", "unpriced")
+    times = ("duration", "first_token", "overhead")
+    op.create_table(
+        table,
+        sa.Column(period, sa.Integer(), autoincrement=False, nullable=False),
+        *(sa.Column(name, sa.Text(), nullable=False) for name in PLACES),
+        *(sa.Column(name, sa.BigInteger(), nullable=False) for name in counts),
+        *(sa.Column(f"tokens_{name}", sa.BigInteger()) for name in TOKEN_CLASSES),
+        sa.Column("cost_nano_usd", sa.BigInteger()),
+        *(
+            sa.Column(f"{name}_{part}", sa.BigInteger(), nullable=False)
+            for name in times
+            for part in ("ns_sum", "count")
+        ),
+        sa.PrimaryKeyConstraint(period, *PLACES, name=f"pk_{table}"),
+        sqlite_with_rowid=False,
+    )
+
+
+def fold(table: str, period: str, when: str, sums: dict[str, str], source: str) -> None:
     places = ", ".join(PLACES)
     op.execute(
         sa.text(
-            f"INSERT INTO ledger_usage_hourly (hour, {places}, {', '.join(sums)}) "
-            f"SELECT at_ns / {HOUR_NS}, {places}, {', '.join(sums.values())} "
-            f"FROM ledger_events GROUP BY at_ns / {HOUR_NS}, {places}"
+            f"INSERT INTO {table} ({period}, {places}, {', '.join(sums)}) "
+            f"SELECT {when}, {places}, {', '.join(sums.values())} FROM {source} GROUP BY {when}, {places}"
         )
     )
