@@ -39,6 +39,8 @@ PLACES = (
     "gateway: {{port: {0}, host: {0}}}",
     "engines: {{e: {{kind: {0}}}}}",
     "version: {0}",
+    "limits: {{rules: [{{key: {0}, requests: 1, per: day}}]}}",
+    "limits: {{rules: [{{team: {0}, requests: 1, models: [{0}]}}, {{team: {0}, requests: {0}}}]}}",
 )
 
 
@@ -82,7 +84,7 @@ def test_any_bytes_load_or_are_refused(data: bytes) -> None:
 
 KEYS = """
 version gateway port models engines targets engine url kind llamacpp m drain minilm endpoints api_key <<
-timeouts data dir host model tls_ca tier
+timeouts data dir host model tls_ca tier limits
 """
 WORDS = st.sampled_from([*KEYS.split(), ""])
 SCALARS = st.one_of(
@@ -106,6 +108,21 @@ TREES = st.recursive(
 @given(st.dictionaries(WORDS, TREES, max_size=5))
 def test_any_tree_of_values_loads_or_is_refused_at_lines_of_the_file(tree: dict[str, object]) -> None:
     text = yaml.safe_dump(tree, allow_unicode=True, sort_keys=False)
+    count = text.count("\n") + 1
+    assert all(problem.line is None or 1 <= problem.line <= count for problem in _refusal(text))
+
+
+RULE_KEYS = """
+team project key each requests total_tokens concurrent_requests per window time_zone models weights
+"""
+RULE_WORDS = st.sampled_from(RULE_KEYS.split())
+RULES = st.lists(st.dictionaries(RULE_WORDS, TREES | st.sampled_from(["day", "calendar", "a/b"])), max_size=4)
+
+
+@SLOW_BOX
+@given(RULES)
+def test_any_rules_of_limits_load_or_are_refused_at_lines_of_the_file(rules: list[object]) -> None:
+    text = yaml.safe_dump({"limits": {"rules": rules}}, allow_unicode=True, sort_keys=False)
     count = text.count("\n") + 1
     assert all(problem.line is None or 1 <= problem.line <= count for problem in _refusal(text))
 
