@@ -163,3 +163,15 @@ def test_an_amount_that_changes_keeps_what_was_used() -> None:
     assert calendar.left == -40
     calendar.change(limit(200, Period.DAY, Kind.CALENDAR), at(0))
     assert calendar.left == 110
+
+
+def test_a_clock_that_ran_ahead_and_was_put_right_keeps_what_was_used() -> None:
+    day = 86_400
+    meter = make_meter(limit(100, Period.DAY, Kind.CALENDAR), at(0, 10 * day))
+    meter.take(30)
+    meter.advance(at(0, 400 * day))
+    meter.take(60)
+    meter.advance(at(0, 10 * day + 60))
+    assert (meter.left, meter.ends_ns) == (40, 11 * day * S)
+    meter.advance(at(0, 11 * day))
+    assert meter.left == 100

@@ -8,18 +8,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
-from forebay.app.quota_server import GRACE_S, QuotaServer
+from forebay.app.quota_server import GRACE_S, LINGER_S, QuotaServer
 from forebay.app.quota_state import QuotaState
 from forebay.core.errors import QuotaUnavailable, RateLimited
 from forebay.core.events import Tokens, UsageSource
 from forebay.core.keys import KeyEntry
 from forebay.core.limits import Kind, Limit, Measure, Period, WhenAway
 from forebay.core.routes import Endpoint
-from forebay.gateway.lease import format_seconds
+from forebay.gateway.lease import REFUSED_S, format_seconds
 from forebay.gateway.model import Exchange
-from forebay.gateway.quota import OUTPUT_GUESS, REFUSED_S, Quota
+from forebay.gateway.quota import OUTPUT_GUESS, Quota
 from forebay.providers import openai
 from forebay.testing.clock import VirtualClock
 
@@ -27,6 +28,9 @@ DAY = {"period": Period.DAY, "kind": Kind.CALENDAR}
 REQUESTS = Limit(id="requests", owner="team a", measure=Measure.REQUESTS, amount=100, **DAY)
 TOKENS = Limit(id="tokens", owner="project p", measure=Measure.TOTAL_TOKENS, amount=10_000, **DAY)
 PLACES = Limit(id="places", owner="key k", measure=Measure.CONCURRENT, amount=5)
+
+
+ALL = ("requests", "tokens", "places", "x")  #: ids of the limits of all tests here
 
 
 class World:
@@ -95,8 +99,8 @@ def make_request(size: int = 400, body: bytes = b"{}") -> Exchange:
         Exchange,
         SimpleNamespace(
             endpoint=Endpoint.CHAT, body=body, body_bytes=size, model="m", estimate=None, reservation=None,
-            limit_headers="",
-            sent=True, tokens=None, usage_source=UsageSource.NONE, status=200,
+            key=KeyEntry(id="k", digest=b"", name="k", prefix="", limits=ALL), names_output=True,
+            limit_headers="", sent=True, tokens=None, usage_source=UsageSource.NONE, status=200,
         ),
     )  # fmt: skip
 
@@ -257,9 +261,8 @@ def test_a_request_that_no_time_makes_room_for_is_told_so() -> None:
             ) as refused:
                 await quota.acquire(make_request(size=4, body=b'{"max_tokens":10000}'), leases)
             assert refused.value.retry_after_s is None
-            big = make_request(size=4 * (10_001 - OUTPUT_GUESS))
-            with pytest.raises(RateLimited, match="too small"):
-                await quota.acquire(big, leases)
+            with pytest.raises(RateLimited, match="too small for this request, which may take 10001"):
+                await quota.acquire(make_request(size=4 * 10_001), leases)
 
     run(test)
 
@@ -338,8 +341,10 @@ def test_a_worker_that_dies_frees_its_places() -> None:
             dying, living = await made.add_worker(), await made.add_worker()
             assert len(await try_many(made, 5, [dying])) == 5
             assert not await try_many(made, 1, [living])
-            dying._client._transport.abort()
-            await asyncio.sleep(0.05)
+            dying.close()
+            await asyncio.sleep(LINGER_S / 4)
+            assert not await try_many(made, 1, [living]), "it may only have lost its line"
+            await asyncio.sleep(LINGER_S)
             assert len(await try_many(made, 9, [living])) == 5
 
     run(test)
@@ -423,6 +428,146 @@ def test_nothing_is_lent_to_a_worker_that_has_gone_while_it_waited() -> None:
             quota._client._transport.abort()
             await asyncio.sleep(1.2 * GRACE_S)
             assert made.server.list_left()[0][1] == 100
+
+    run(test)
+
+
+# --- what goes on meanwhile ---------------------------------------------------------------------------------
+
+
+def test_a_line_that_breaks_frees_no_place_of_a_request_that_goes_on() -> None:
+    async def test() -> None:
+        async with world(PLACES) as made:
+            holder, other = await made.add_worker(), await made.add_worker()
+            held = await try_many(made, 5, [holder])
+            for _ in range(3):
+                holder._client._transport.abort()
+                await made.reconnect()
+                assert not await try_many(made, 1, [other])
+            holder.settle(held[0])
+            await asyncio.sleep(3 * REFUSED_S)
+            assert len(await try_many(made, 5, [other])) == 1
+
+    run(test)
+
+
+def test_a_key_of_an_older_snapshot_makes_no_plan_for_the_newer_one() -> None:
+    async def test() -> None:
+        async with world(REQUESTS) as made:
+            quota = await made.add_worker()
+            old = KeyEntry(id="k", digest=b"", name="k", prefix="")
+            quota.set_limits(made.limits, WhenAway.SHARE, 4)
+            assert not quota.find_plan(old, "m").leases
+            assert len(await try_many(made, 200, [quota])) == 100
+
+    run(test)
+
+
+def test_a_limit_that_goes_while_a_request_waits_for_it_lets_it_go() -> None:
+    async def test() -> None:
+        async with world(REQUESTS) as made:
+            made.server._ready_at = asyncio.get_running_loop().time() + 0.2
+            quota = await made.add_worker()
+            waiting = asyncio.ensure_future(try_many(made, 1, [quota]))
+            await asyncio.sleep(0.05)
+            quota.set_limits((), WhenAway.SHARE, 4)
+            assert len(await asyncio.wait_for(waiting, 2)) == 1
+            assert made.server.list_left()[0][1] >= 99
+
+    run(test)
+
+
+def test_a_guess_takes_little_of_a_limit_and_is_of_the_keys_own_answers() -> None:
+    async def test() -> None:
+        async with world(TOKENS) as made:
+            quota = await made.add_worker()
+            stranger = make_request()
+            stranger.key = KeyEntry(id="other", digest=b"", name="o", prefix="")
+            for _ in range(100):
+                end(quota, stranger, Tokens(input=5, output=30_000))
+                stranger.reservation = []
+            (first,) = await try_many(made, 1, [quota], size=400)
+            assert first.estimate == Tokens(input=100, output=OUTPUT_GUESS)
+            for _ in range(100):
+                first.reservation = []
+                end(quota, first, Tokens(input=5, output=30_000))
+            (second,) = await try_many(made, 1, [quota], size=400)
+            assert second.reservation is not None
+            assert second.reservation[0][1] == 2500, "a quarter of the limit at most"
+
+    run(test)
+
+
+def test_a_debt_that_was_not_written_down_is_told_again() -> None:
+    async def test() -> None:
+        async with world(TOKENS) as made:
+            quota = await made.add_worker()
+            (request,) = await try_many(made, 1, [quota], size=4, body=b'{"max_tokens":9}')
+            end(quota, request, Tokens(input=1, output=4999))
+            made.server.take_back = lambda *_: None  # type: ignore[method-assign]  # it hangs
+            quota.sweep()
+            await asyncio.sleep(0.02)
+            quota._client._transport.abort()
+            del made.server.take_back
+            await made.reconnect()
+            await asyncio.sleep(0.02)
+            assert made.server.list_left()[0][1] == 5000
+
+    run(test)
+
+
+def test_a_recall_that_comes_with_a_loan_brings_the_loan_back() -> None:
+    async def test() -> None:
+        async with world(REQUESTS) as made:
+            one, other = await made.add_worker(), await made.add_worker()
+            for _ in range(20):
+                one._leases["requests"].spent = 50  # it likes to have much
+                first, second = await asyncio.gather(try_many(made, 1, [one]), try_many(made, 1, [other]))
+                assert len(first) == len(second) == 1
+            rest = await try_many(made, 100, [other])
+            assert len(rest) == 60
+
+    run(test)
+
+
+def test_what_a_request_of_an_earlier_period_gives_back_is_void() -> None:
+    async def test() -> None:
+        async with world(TOKENS) as made:
+            quota = await made.add_worker()
+            late = await try_many(made, 1, [quota], size=4, body=b'{"max_tokens":8999}')
+            lease = quota._leases["tokens"]
+            lease.ends_at = 0.0  # midnight
+            made.clock.advance(86_400)
+            quota.reserve(make_request(size=4, body=b'{"max_tokens":10}'), quota.find_plan(key(made), "m"))
+            end(quota, late[0], Tokens(input=1, output=0))
+            assert lease.left <= 0
+            assert len(await try_many(made, 20, [quota], size=4, body=b'{"max_tokens":999}')) == 10
+
+    run(test)
+
+
+def test_a_limit_that_is_lowered_while_nobody_lends_lowers_the_share() -> None:
+    async def test() -> None:
+        async with world(REQUESTS) as made:
+            quota = await made.add_worker(workers=4)
+            made.stop_server()
+            await asyncio.sleep(0.02)
+            lower = msgspec.structs.replace(REQUESTS, amount=8)
+            quota.set_limits([lower], WhenAway.SHARE, 4)
+            assert len(await try_many(made, 50, [quota])) == 2
+
+    run(test)
+
+
+def test_an_authority_that_never_answers_is_asked_less_and_less() -> None:
+    async def test() -> None:
+        async with world(REQUESTS) as made:
+            made.server.join = lambda *_: None  # type: ignore[method-assign]
+            quota = await made.add_worker(WhenAway.OPEN)
+            begun = asyncio.get_running_loop().time()
+            assert len(await try_many(made, 150, [quota])) == 150
+            assert asyncio.get_running_loop().time() - begun < 2.5
+            assert quota._client._wait_s >= 1.0 or not quota._client.is_connected
 
     run(test)
 

@@ -27,9 +27,11 @@ from forebay.gateway.quota_wire import (
     FromAuthority,
     Hello,
     Lent,
+    Noted,
     Recall,
     Refused,
     Return,
+    Welcome,
     decode_from_worker,
     encode_frame,
 )
@@ -37,6 +39,7 @@ from forebay.gateway.quota_wire import (
 logger = logging.getLogger("forebay.quota")
 
 GRACE_S = 0.5  #: after a start, for workers to say what they hold
+LINGER_S = 0.5  #: after a line broke, for its worker to come back before its places are free
 RECALL_MAX_S = 0.05  #: for workers to return what others need
 RECALL_AGAIN_S = 0.02  #: after a recall that brought nothing, before the same limit is recalled again
 
@@ -56,6 +59,7 @@ class QuotaServer:
         self._lender = Lender()
         self._limits: tuple[Limit, ...] | None = None
         self._connections: dict[str, _WorkerConnection] = {}
+        self._leaving: dict[str, asyncio.TimerHandle] = {}  # workers whose line broke a moment ago
         self._recalls: dict[str, asyncio.Future[None]] = {}
         self._recalled_at: dict[str, float] = {}
         self._awaited: dict[str, set[str]] = {}  # workers whose answer to a recall is due, by limit
@@ -78,6 +82,9 @@ class QuotaServer:
             self._server.close()
         for connection in tuple(self._connections.values()):
             connection.close()
+        self._connections.clear()
+        for timer in self._leaving.values():
+            timer.cancel()
         self._state.close()
 
     def set_limits(self, limits: Iterable[Limit]) -> None:
@@ -110,26 +117,39 @@ class QuotaServer:
             connection.close()
             return
         before = self._connections.get(hello.worker)
+        leaving = self._leaving.pop(hello.worker, None)
+        if leaving is not None:
+            leaving.cancel()
+        if leaving is not None or before not in (None, connection):
+            self._lender.leave(hello.worker)  # what it holds it says itself
         if before is not None and before is not connection:
-            self._lender.leave(hello.worker)
             before.close()
         self._connections[hello.worker] = connection
         self._lender.join(hello.worker, [(held.limit_id, held.units) for held in hello.held])
+        connection.send(Welcome())
 
     def leave(self, worker: str, connection: "_WorkerConnection") -> None:
         if self._connections.get(worker) is not connection:
             return  # it is back over another connection
         del self._connections[worker]
-        self._lender.leave(worker)
-        self._save(list(self._lender.meters))
         for limit_id in tuple(self._awaited):
             self._note_answer(worker, limit_id)
+        # A line may break whose worker goes on: its requests still hold their places.
+        loop = asyncio.get_running_loop()
+        self._leaving[worker] = loop.call_later(LINGER_S, self._end_worker, worker)
 
-    def take_back(self, worker: str, message: Return) -> None:
+    def _end_worker(self, worker: str) -> None:
+        del self._leaving[worker]
+        self._lender.leave(worker)
+
+    def take_back(self, connection: "_WorkerConnection", message: Return) -> None:
+        worker = connection.worker
         now = self._now()
         for held in message.returned:
             self._lender.give_back(worker, held.limit_id, held.epoch, held.units, now)
         self._save([held.limit_id for held in message.returned])
+        if message.number:
+            connection.send(Noted(message.number))
         if message.recalled:
             self._note_answer(worker, message.recalled)
 
@@ -147,12 +167,15 @@ class QuotaServer:
 
     async def _answer_late(self, connection: "_WorkerConnection", ask: Ask) -> None:
         await asyncio.sleep(max(0.0, self._ready_at - asyncio.get_running_loop().time()))
-        while self._connections.get(connection.worker) is connection:  # else it would be lent to nobody
-            found = self._lend(connection.worker, ask)
-            if not isinstance(found, Shortage) or not self._may_recall(found, connection.worker):
-                connection.send(_tell(ask, found))
-                return
-            await self._recall(found.limit_id, connection.worker)
+        try:
+            while self._connections.get(connection.worker) is connection:  # else it would be lent to nobody
+                found = self._lend(connection.worker, ask)
+                if not isinstance(found, Shortage) or not self._may_recall(found, connection.worker):
+                    connection.send(_tell(ask, found))
+                    return
+                await self._recall(found.limit_id, connection.worker)
+        except OSError as error:
+            connection.give_up(error)
 
     def _lend(self, worker: str, ask: Ask) -> tuple[Any, ...] | Shortage:
         found = self._lender.ask(worker, ask.wants, self._now())
@@ -233,9 +256,12 @@ class _WorkerConnection(asyncio.Protocol):
             logger.error("a worker speaks another language, its connection is closed: %s", error)
             self.close()
         except OSError as error:
-            # The worker falls back on its share until the disk takes the state again.
-            logger.error("the state of the limits can't be written: %s", error)
-            self.close()
+            self.give_up(error)
+
+    def give_up(self, error: OSError) -> None:
+        """The worker falls back on its share until the disk takes the state again."""
+        logger.error("the state of the limits can't be written: %s", error)
+        self.close()
 
     def _handle(self, message: Hello | Ask | Return) -> None:
         match message:
@@ -245,7 +271,7 @@ class _WorkerConnection(asyncio.Protocol):
             case Ask():
                 self._server.answer(self, message)
             case Return():
-                self._server.take_back(self.worker, message)
+                self._server.take_back(self, message)
 
     def send(self, message: FromAuthority) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -258,5 +284,4 @@ class _WorkerConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self.worker:
-            with suppress(OSError):
-                self._server.leave(self.worker, self)
+            self._server.leave(self.worker, self)

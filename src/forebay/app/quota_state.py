@@ -34,12 +34,16 @@ class QuotaState:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, HEADER, 0)
             data = HEADER
+        self._is_damaged = False
+        self._end = len(HEADER)
         for at in range(len(HEADER), len(data) - SLOT_BYTES + 1, SLOT_BYTES):
             slot = data[at : at + SLOT_BYTES]
-            digest = slot[:16]
-            self._slots[digest] = at
-            self._saved[digest] = slot
-        self._end = len(HEADER) + len(self._slots) * SLOT_BYTES
+            self._end = at + SLOT_BYTES
+            if _is_whole(slot):
+                self._slots[slot[:16]] = at
+                self._saved[slot[:16]] = slot
+            else:
+                self._is_damaged = True  # and nobody knows whose slot it was
 
     def restore(self, meters: Mapping[str, Meter], now: Now) -> None:
         """Sets meters that are new to this process to what was left of them before it."""
@@ -49,8 +53,12 @@ class QuotaState:
                 continue
             self._restored.add(limit_id)
             slot = self._saved.get(_digest(limit_id))
-            if slot is not None and meter.limit.measure is not Measure.CONCURRENT:
+            if meter.limit.measure is Measure.CONCURRENT:
+                continue  # who holds places says so
+            if slot is not None:
                 _restore(meter, slot, now)
+            elif self._is_damaged:
+                meter.level = 0
 
     def save(self, meters: Iterable[Meter]) -> None:
         for meter in meters:
@@ -74,6 +82,10 @@ class QuotaState:
             os.close(fd)
 
 
+def _is_whole(slot: bytes) -> bool:
+    return slot[-4:] == struct.pack("<I", crc32(slot[:-4]))
+
+
 def _digest(limit_id: str) -> bytes:
     return hashlib.sha256(limit_id.encode()).digest()[:16]
 
@@ -86,12 +98,12 @@ def _unit(meter: Meter) -> int:
 def _restore(meter: Meter, slot: bytes, now: Now) -> None:
     _, amount, whole, rest, at_ns, _ends_ns, epoch = _SLOT.unpack_from(slot)
     unit = _unit(meter)
-    if crc32(slot[:-4]) != struct.unpack("<I", slot[-4:])[0] or rest >= unit:
+    if rest >= unit:
         meter.level = 0
         return
     level = whole * unit + rest
     if meter.is_bucket:
         meter.level = min(level, meter.limit.amount * unit)
         meter.at_ns = min(at_ns, now.monotonic_ns)  # a machine that was started again counts from 0
-    elif epoch == meter.epoch:  # what was used stays used, also of another amount
+    elif epoch >= meter.epoch:  # what was used stays used, also of another amount, or by a clock ahead
         meter.level = min(level + meter.limit.amount - amount, meter.limit.amount)

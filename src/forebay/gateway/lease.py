@@ -10,6 +10,9 @@ NEVER = -1.0e18
 FOREVER = 1.0e18
 
 
+NO_EPOCH = -1
+REFUSED_S = 0.02  #: after a refusal, before the authority is asked again for as much
+GUESS_PARTS = 4  #: of a limit's amount, one such part at most is reserved for an answer of unknown length
 NOTHING, INPUT, OUTPUT = 0, 1, 2  #: which tokens a limit counts; both are 3
 _COUNTED = {Measure.INPUT_TOKENS: INPUT, Measure.OUTPUT_TOKENS: OUTPUT, Measure.TOTAL_TOKENS: INPUT | OUTPUT}
 
@@ -28,6 +31,7 @@ class Lease:
         in_use: places that requests hold, for `concurrent_requests`.
         spent: units since the last sweep, which says how much to ask for next.
         used_at: the loop's time of the last use.
+        guess_max: the most that is reserved where the length of the answer is a guess.
         known_left: what the authority had left when it last lent.
         full_at: when all of it is there again, by the loop's time, as far as is known.
         refused_until: nothing more is asked for until then.
@@ -38,9 +42,9 @@ class Lease:
     """
 
     __slots__ = (
-        "_head", "_kind", "_tail", "asking", "counts", "drawn", "ends_at", "epoch", "full_at", "in_use",
-        "is_concurrent", "is_even", "known_left", "left", "limit", "owed", "refused_need", "refused_until",
-        "refused_wait_s", "spent", "stand_in", "used_at",
+        "__weakref__", "_head", "_kind", "_tail", "asking", "counts", "drawn", "ends_at", "epoch", "full_at",
+        "guess_max", "in_use", "is_concurrent", "is_even", "known_left", "left", "limit", "owed",
+        "refused_need", "refused_until", "refused_wait_s", "spent", "stand_in", "used_at",
     )  # fmt: skip
 
     def __init__(self, limit: Limit) -> None:
@@ -65,11 +69,28 @@ class Lease:
     def set_limit(self, limit: Limit) -> None:
         """As the snapshot has it now."""
         self.limit = limit
+        self.guess_max = limit.amount // GUESS_PARTS
         self.counts = _COUNTED.get(limit.measure, NOTHING)
         self.is_concurrent = limit.measure is Measure.CONCURRENT
         self.is_even = limit.weights == EVEN
         self._kind = "tokens" if self.counts else "requests"
         self._head = f"x-ratelimit-limit-{self._kind}: {limit.amount}\r\nx-ratelimit-remaining-{self._kind}: "
+
+    def bound_guess(self, units: int, least: int) -> int:
+        """What is reserved for an answer whose length is a guess: no guess may take much of a limit.
+
+        Args:
+            units: of the request with the guess.
+            least: of the request without an answer.
+        """
+        return max(least, min(units, self.guess_max), 1)
+
+    def refuse(self, left: int, need: int, wait_ns: int, now_s: float) -> None:
+        """The authority has refused; for a moment it need not be asked for as much again."""
+        self.known_left = left
+        self.refused_need = need
+        self.refused_wait_s = 1.0 if wait_ns < 0 else wait_ns * 1e-9
+        self.refused_until = now_s + min(REFUSED_S, max(0.001, self.refused_wait_s))
 
     def tell_reset(self, now_s: float) -> None:
         """Makes the words for when all of it is there again; exact to the tenth of a second is enough."""
@@ -116,6 +137,7 @@ class Lease:
         self.left = min(0, self.left)
         self.known_left = self.limit.amount
         self.drawn = 0
+        self.epoch = NO_EPOCH  # what requests of that period give back is void as well
         self.ends_at = FOREVER
 
     def return_all(self) -> int:

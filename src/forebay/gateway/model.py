@@ -296,6 +296,7 @@ class Exchange:
     first_token_ns: int | None = None
     key: KeyEntry | None = None
     left = False  #: the caller has gone
+    names_output = True  #: how long the answer may become is the caller's word, not a guess
     limit_headers = ""  #: header lines that tell the caller of its limits
     model = ""
     progress: Progress | None = None  #: of the body, while it comes

@@ -8,6 +8,7 @@ limits that apply have been reserved, and none is kept reserved when one is shor
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from forebay.core.clock import Clock
 from forebay.core.errors import QuotaUnavailable, RateLimited
@@ -19,21 +20,23 @@ from forebay.gateway.lease import INPUT, OUTPUT, Lease, format_seconds
 from forebay.gateway.model import Dialect, Exchange
 from forebay.gateway.policy.lending import Want
 from forebay.gateway.policy.meter import Now
-from forebay.gateway.quota_client import AuthorityAway, QuotaClient
-from forebay.gateway.quota_wire import Held, Lent, Return
+from forebay.gateway.quota_client import HELD_MAX, QuotaClient
+from forebay.gateway.quota_wire import Held, Lent, Refused
 
 BYTES_PER_TOKEN = 4  #: of a request's body, as for estimates in the ledger
 OUTPUT_GUESS = 256  #: tokens of an answer whose request names no limit, before any was seen
 IDLE_S = 1.0  #: a lease that nobody used for so long goes back
-REFUSED_S = 0.02  #: after a refusal, before the authority is asked again for as much
 AHEAD_SWEEPS = 4  #: a loan lasts for so many sweeps at the present rate
 PLANS_MAX = 100_000  #: pairs of key and model whose limits need not be looked up again
 SECONDS_READABLE = 120  #: in messages to people; more are minutes and hours
+ACQUIRE_MAX_S = 5.0  #: for a reservation, whatever happens meanwhile
+GUESS_STEP = 0.05  #: how far one answer moves the running mean
 FIRST_WORD_S = 1.0  #: for the first line to the authority to stand, after a start
 #: Answers after which nobody knows how much of the work was done.
 UNCERTAIN = frozenset({500, 502, 504})
 
 NO_TOKENS = Tokens()
+_UNCHECKED = "the limits can't be checked at the moment, so no requests are accepted"
 
 Reservation = list[tuple[Lease, int, int]]  #: lease, units, epoch
 
@@ -91,42 +94,48 @@ class Quota:
         self._dialect = dialect
         self._clock = clock
         self._leases: dict[str, Lease] = {}
-        self._guesses: dict[str, float] = {}  # tokens of an answer, by model
-        self._plans: dict[tuple[str, str], Plan] = {}  # by key and model
+        self._removed: WeakValueDictionary[str, Lease] = WeakValueDictionary()  # that requests still hold
+        self._live: set[Lease] = set()  # that have something to be looked after
+        self._guesses: dict[tuple[str, str], float] = {}  # tokens of an answer, by key and model
+        self._plans: dict[tuple[tuple[str, ...], str], Plan] = {}  # by a key's limits and model
         self._when_away = WhenAway.SHARE
         self._workers = 1
-        self._asks: set[asyncio.Task[None]] = set()
+        self._asked: dict[int, tuple[dict[Lease, int], asyncio.Future[None]]] = {}  # without an answer yet
+        self._untold: dict[int, list[tuple[Lease, int]]] = {}  # debts that are not written down yet
         self._started_s = loop.time()
         self._was_connected = False
-        self._client = QuotaClient(
-            loop, path, worker, hold=self._hold, recall=self._return_recalled, lose=self._lose
-        )
+        self._client = QuotaClient(loop, path, worker, self)
 
     # --- configuration --------------------------------------------------------------------------------------
 
     def set_limits(self, limits: Iterable[Limit], when_away: WhenAway, workers: int) -> None:
         """From now on these limits hold; what is reserved of those that are gone is settled in vain."""
         self._when_away = when_away
-        self._workers = workers
         before, self._leases = self._leases, {}
         for limit in limits:
-            lease = before.pop(limit.id, None)
-            if lease is None:
-                lease = Lease(limit)
-            elif lease.limit != limit:
+            lease = before.pop(limit.id, None) or self._removed.pop(limit.id, None) or Lease(limit)
+            has_changed = lease.limit != limit or workers != self._workers
+            if lease.limit != limit:
                 lease.set_limit(limit)
+            if has_changed and lease.stand_in is not None:
+                lease.stand_alone(workers, self._now())
             self._leases[limit.id] = lease
+        self._workers = workers
         self._plans.clear()
+        self._removed.update(before)
         self._return(before.values())
+        if self._leases and not self._was_connected:
+            self._started_s = self._loop.time()
+            self._client.keep_connected(self._started_s)
 
     def find_plan(self, key: KeyEntry, model: str) -> Plan:
         """The limits that a key meets with a model."""
-        plan = self._plans.get((key.id, model))
+        plan = self._plans.get((key.limits, model))
         if plan is None:
             found = [self._leases[limit_id] for limit_id in key.limits if limit_id in self._leases]
             plan = Plan(tuple(lease for lease in found if lease.limit.applies_to(model)))
             if len(self._plans) < PLANS_MAX:
-                self._plans[key.id, model] = plan
+                self._plans[key.limits, model] = plan
         return plan
 
     # --- one request ----------------------------------------------------------------------------------------
@@ -140,6 +149,8 @@ class Quota:
             if now_s >= lease.ends_at:
                 lease.end_period()
             units = count_tokens(lease, tokens)
+            if units > lease.guess_max and not exchange.names_output:
+                units = lease.bound_guess(units, count_tokens(lease, Tokens(input=tokens.input)))
             if lease.left < units:
                 return False
             taken.append((lease, units, lease.epoch))
@@ -156,14 +167,20 @@ class Quota:
             RateLimited: there is not so much, of a limit that the error names.
             QuotaUnavailable: nobody can tell, and the configuration says to refuse then.
         """
+        give_up_at = self._loop.time() + ACQUIRE_MAX_S
         while not self.reserve(exchange, plan):
+            now_s = self._loop.time()
+            if now_s > give_up_at:
+                raise QuotaUnavailable(_UNCHECKED, retry_after_s=1)
+            assert exchange.key is not None
+            plan = self.find_plan(exchange.key, exchange.model)  # limits may have gone while it waited
             short = {}
-            tokens = self._estimate(exchange)
             for lease in plan.leases:
-                units = count_tokens(lease, tokens)
+                units = self._count_need(exchange, lease)
                 if lease.left < units:
                     short[lease] = units
-            now_s = self._loop.time()
+            if not short:
+                continue
             for lease, units in short.items():
                 if now_s < lease.refused_until and units - lease.left >= lease.refused_need:
                     raise self._refuse(exchange, plan, lease, lease.refused_wait_s)
@@ -182,16 +199,25 @@ class Quota:
             output = None
             if exchange.endpoint is not Endpoint.EMBEDDINGS:
                 output = self._dialect.read_output_max(exchange.body)
-                if output is None:
-                    output = int(self._guesses.get(exchange.model, OUTPUT_GUESS))
+                exchange.names_output = output is not None
+                if output is None and exchange.key is not None:
+                    output = int(self._guesses.get((exchange.key.id, exchange.model), OUTPUT_GUESS))
             tokens = Tokens(input=max(1, exchange.body_bytes // BYTES_PER_TOKEN), output=output)
             exchange.estimate = tokens
         return tokens
 
+    def _count_need(self, exchange: Exchange, lease: Lease) -> int:
+        """Units of one limit that a request needs."""
+        tokens = self._estimate(exchange)
+        units = count_tokens(lease, tokens)
+        if units > lease.guess_max and not exchange.names_output:
+            return lease.bound_guess(units, count_tokens(lease, Tokens(input=tokens.input)))
+        return units
+
     def _refuse(self, exchange: Exchange, plan: Plan, lease: Lease, wait_s: float) -> RateLimited:
         exchange.limit_headers = plan.describe()
         limit = lease.limit
-        units = count_tokens(lease, self._estimate(exchange))
+        units = self._count_need(exchange, lease)
         if units > limit.amount:
             return RateLimited(
                 f"the limit of {limit.describe()} is too small for this request, which may take {units}"
@@ -210,11 +236,10 @@ class Quota:
             await asyncio.sleep(0.02)
             return
         if self._when_away is WhenAway.CLOSED:
-            raise QuotaUnavailable(
-                "the limits can't be checked at the moment, so no requests are accepted", retry_after_s=1
-            )
+            raise QuotaUnavailable(_UNCHECKED, retry_after_s=1)
         now = self._now()
         for lease, units in short.items():
+            self._live.add(lease)
             if self._when_away is WhenAway.OPEN:
                 lacking = units - lease.left
                 lease.left += lacking
@@ -231,9 +256,11 @@ class Quota:
         if taken is None:
             return
         tokens, source = exchange.tokens, exchange.usage_source
-        if tokens is not None and source is UsageSource.REPORTED and tokens.output:
-            known = self._guesses.get(exchange.model, float(tokens.output))
-            self._guesses[exchange.model] = known + 0.05 * (tokens.output_total - known)
+        if tokens is not None and source is UsageSource.REPORTED and tokens.output and exchange.key:
+            place = exchange.key.id, exchange.model
+            known = self._guesses.get(place, float(OUTPUT_GUESS))
+            if len(self._guesses) < PLANS_MAX or place in self._guesses:
+                self._guesses[place] = known + GUESS_STEP * (tokens.output_total - known)
         # A sum for all limits that count tokens whole; most do.
         even = None if tokens is None else Tokens(input=tokens.input_total, output=tokens.output_total)
         for lease, units, epoch in taken:
@@ -256,81 +283,95 @@ class Quota:
     # --- the authority --------------------------------------------------------------------------------------
 
     def _start_asking(self, short: dict[Lease, int]) -> asyncio.Future[None]:
+        """Asks on its own account: a request that is given up must not lose what was lent."""
         done: asyncio.Future[None] = self._loop.create_future()
-        wants = []
-        for lease, units in short.items():
+        needs = {lease: units - lease.left for lease, units in short.items()}
+        wants = tuple(
+            Want(lease.limit.id, need, need + AHEAD_SWEEPS * lease.spent) for lease, need in needs.items()
+        )
+        for lease in needs:
             lease.asking = done
-            need = units - lease.left
-            wants.append(Want(lease.limit.id, need, need + AHEAD_SWEEPS * lease.spent))
-        task = self._loop.create_task(self._ask(tuple(short), tuple(wants), done))
-        self._asks.add(task)
-        task.add_done_callback(self._asks.discard)
+        self._asked[self._client.ask(wants)] = needs, done
         return done
 
-    async def _ask(
-        self, leases: tuple[Lease, ...], wants: tuple[Want, ...], done: asyncio.Future[None]
-    ) -> None:
-        """Asks in a task of its own: a request that is given up must not lose what was lent."""
-        try:
-            answer = await self._client.ask(wants)
-            now_s = self._loop.time()
-            if isinstance(answer, Lent):
-                self._absorb(answer, wants, now_s)
-                return
-            lease = self._leases.get(answer.limit_id)
-            if lease is not None:
-                lease.known_left = answer.left
-                lease.refused_need = max(want.need for want in wants if want.limit_id == answer.limit_id)
-                lease.refused_wait_s = 1.0 if answer.wait_ns < 0 else answer.wait_ns * 1e-9
-                lease.refused_until = now_s + min(REFUSED_S, max(0.001, lease.refused_wait_s))
-        except AuthorityAway:
-            pass  # whoever waits sees that there is no line
-        finally:
-            for lease in leases:
-                lease.asking = None
-            done.set_result(None)
+    def absorb(self, answer: Lent | Refused | None, number: int) -> None:
+        """The authority's answer to an ask, or none any more."""
+        asked = self._asked.pop(number, None)
+        if asked is None:
+            return
+        needs, done = asked
+        now_s = self._loop.time()
+        if isinstance(answer, Lent):
+            loans = {loan.limit_id: loan for loan in answer.loans}
+            for lease, need in needs.items():
+                loan = loans.get(lease.limit.id)
+                if loan is not None:
+                    lease.absorb(loan, now_s)
+                else:  # not known there, not yet or no more: it holds nobody up, and is told later
+                    lease.left += need
+                    lease.owed += 0 if lease.is_concurrent else need
+                self._live.add(lease)
+        elif answer is not None:
+            for lease, need in needs.items():
+                if lease.limit.id == answer.limit_id:
+                    lease.refuse(answer.left, need, answer.wait_ns, now_s)
+        for lease in needs:
+            lease.asking = None
+        done.set_result(None)
 
-    def _absorb(self, answer: Lent, wants: tuple[Want, ...], now_s: float) -> None:
-        loans = {loan.limit_id: loan for loan in answer.loans}
-        for want in wants:
-            lease, loan = self._leases.get(want.limit_id), loans.get(want.limit_id)
-            if lease is not None and loan is not None:
-                lease.absorb(loan, now_s)
-            elif (
-                lease is not None
-            ):  # the authority does not know it yet: it holds nobody up, and is told later
-                lease.left += want.need
-                lease.owed += 0 if lease.is_concurrent else want.need
-
-    def _hold(self) -> list[Held]:
+    def list_held(self) -> list[Held]:
+        """What this worker holds; of concurrent requests also what they use."""
         held = []
         for lease in self._leases.values():
-            lease.stand_in = None
             units = lease.left + lease.in_use if lease.is_concurrent else max(0, lease.left)
             if units:
                 held.append(Held(lease.limit.id, lease.epoch, units))
-        self._was_connected = True
-        self._loop.call_soon(self._tell_debts)
         return held
 
-    def _tell_debts(self) -> None:
-        self._return([lease for lease in self._leases.values() if lease.owed or lease.left < 0])
+    def begin_line(self) -> None:
+        self._was_connected = True
+        for lease in self._leases.values():
+            lease.stand_in = None
+        self._return([lease for lease in self._live if lease.owed or lease.left < 0])
 
-    def _lose(self) -> None:
+    def lose_line(self) -> None:
         now = self._now()
+        for debts in self._untold.values():
+            for lease, units in debts:
+                lease.owed += units  # nobody has said that it was written down
+                self._live.add(lease)
+        self._untold.clear()
         for lease in self._leases.values():
             lease.stand_alone(self._workers, now)
 
-    def _return_recalled(self, limit_id: str) -> None:
+    def give_back(self, limit_id: str) -> None:
+        """Others need what is not spent of a limit."""
         lease = self._leases.get(limit_id)
-        returned = () if lease is None else (Held(limit_id, lease.epoch, lease.return_all()),)
-        self._client.send(Return(returned, limit_id))
+        if lease is None:
+            self._client.send_back((), limit_id)
+        else:
+            self._return([lease], limit_id)
 
-    def _return(self, leases: Iterable[Lease]) -> None:
-        if self._client.is_connected:
-            returned = tuple(Held(lease.limit.id, lease.epoch, lease.return_all()) for lease in leases)
-            if returned:
-                self._client.send(Return(returned))
+    def note(self, number: int) -> None:
+        self._untold.pop(number, None)
+
+    def _return(self, leases: Iterable[Lease], recalled: str = "") -> None:
+        if not self._client.is_connected:
+            return
+        returned: list[Held] = []
+        debts: list[tuple[Lease, int]] = []
+        for lease in leases:
+            units = lease.return_all()
+            if units or recalled:
+                returned.append(Held(lease.limit.id, lease.epoch, units))
+            if units < 0:
+                debts.append((lease, -units))
+        for at in range(0, len(returned), HELD_MAX):
+            part = tuple(returned[at : at + HELD_MAX])
+            number = self._client.send_back(part, recalled, confirm=bool(debts))
+            if debts:
+                self._untold[number] = debts
+                debts = []
 
     def sweep(self) -> None:
         """To be called every tenth of a second: keeps the line, returns what lies idle, tells of debts."""
@@ -338,13 +379,15 @@ class Quota:
         if self._leases:
             self._client.keep_connected(now_s)
         due = []
-        for lease in self._leases.values():
+        for lease in tuple(self._live):
             if lease.spent:
                 lease.spent //= 2
                 lease.tell_reset(now_s)
             idle = lease.left > 0 and now_s > lease.used_at + IDLE_S
             if (idle or lease.left < 0 or lease.owed) and lease.asking is None:
                 due.append(lease)
+            elif not (lease.left or lease.owed or lease.spent or lease.in_use):
+                self._live.discard(lease)
         self._return(due)
 
     def close(self) -> None:

@@ -4,10 +4,10 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -15,12 +15,16 @@ from forebay.gateway.policy.lending import Want
 from forebay.gateway.quota_wire import (
     Ask,
     FrameSplitter,
+    FromAuthority,
     FromWorker,
     Held,
     Hello,
     Lent,
+    Noted,
     Recall,
     Refused,
+    Return,
+    Welcome,
     decode_from_authority,
     encode_frame,
 )
@@ -28,7 +32,9 @@ from forebay.gateway.quota_wire import (
 logger = logging.getLogger("forebay.gateway")
 
 ASK_MAX_S = 1.0  #: for an answer; an authority that takes longer counts as away
-RETRY_S = 0.1  #: between two tries to connect
+RETRY_S = 0.1  #: between two tries to connect; longer after an authority that did not answer
+RETRY_MAX_S = 10.0
+HELD_MAX = 1000  #: limits in one message
 
 
 @contextmanager
@@ -41,8 +47,26 @@ def short_path(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-class AuthorityAway(Exception):
-    """Nobody answers."""
+class Wanted(Protocol):
+    """Whoever borrows over the line."""
+
+    def list_held(self) -> list[Held]:
+        """What is held, for the first words on each line."""
+
+    def absorb(self, answer: Lent | Refused | None, number: int) -> None:
+        """The answer to an ask; None where there will be none."""
+
+    def give_back(self, limit_id: str) -> None:
+        """Others need what is not spent."""
+
+    def note(self, number: int) -> None:
+        """A return is written down."""
+
+    def begin_line(self) -> None:
+        """The authority lends from now on."""
+
+    def lose_line(self) -> None:
+        """It does not any more."""
 
 
 class QuotaClient(asyncio.Protocol):
@@ -51,48 +75,28 @@ class QuotaClient(asyncio.Protocol):
     Args:
         path: the authority's socket.
         worker: this worker's name, unique over all processes there ever were.
-        hold: what this worker holds, for its first words on each connection.
-        recall: called with a limit of which the authority wants back what is not spent.
-        lose: called when the line breaks.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        path: Path,
-        worker: str,
-        *,
-        hold: Callable[[], Sequence[Held]],
-        recall: Callable[[str], None],
-        lose: Callable[[], None],
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, path: Path, worker: str, borrower: Wanted) -> None:
         self._loop = loop
         self._path = path
         self._worker = worker
-        self._hold = hold
-        self._recall = recall
-        self._lose = lose
+        self._borrower = borrower
         self._numbers = itertools.count(1)
-        self._answers: dict[int, asyncio.Future[Lent | Refused]] = {}
+        self._timers: dict[int, asyncio.TimerHandle] = {}  # of asks without an answer
         self._splitter = FrameSplitter()
         self._transport: Any = None
         self._connecting: asyncio.Task[None] | None = None
         self._try_at = 0.0
+        self._wait_s = RETRY_S
         self._closing = False
-
-    @property
-    def is_connected(self) -> bool:
-        return self._transport is not None
+        self.is_connected = False  #: the authority is there, and has said so
 
     def keep_connected(self, now_s: float) -> None:
         """To be called all the time: connects where there is no line."""
-        if (
-            self._transport is None
-            and self._connecting is None
-            and not self._closing
-            and now_s >= self._try_at
-        ):
-            self._try_at = now_s + RETRY_S
+        is_idle = self._transport is None and self._connecting is None and not self._closing
+        if is_idle and now_s >= self._try_at:
+            self._try_at = now_s + self._wait_s
             self._connecting = self._loop.create_task(self._connect())
 
     async def _connect(self) -> None:
@@ -105,24 +109,25 @@ class QuotaClient(asyncio.Protocol):
         finally:
             self._connecting = None
 
-    async def ask(self, wants: tuple[Want, ...]) -> Lent | Refused:
-        """Raises AuthorityAway."""
-        if self._transport is None:
-            raise AuthorityAway
+    def ask(self, wants: tuple[Want, ...]) -> int:
+        """Asks; the borrower's `absorb` is called with the number that is returned."""
         number = next(self._numbers)
-        answer: asyncio.Future[Lent | Refused] = self._loop.create_future()
-        self._answers[number] = answer
+        self._timers[number] = self._loop.call_later(ASK_MAX_S, self._give_up)
         self.send(Ask(number, wants))
-        try:
-            async with asyncio.timeout(ASK_MAX_S):
-                return await answer
-        except TimeoutError:
-            logger.error("the authority over the limits does not answer")
-            if self._transport is not None:
-                self._transport.abort()  # with what it may have lent meanwhile, which counts as spent
-            raise AuthorityAway from None
-        finally:
-            self._answers.pop(number, None)
+        return number
+
+    def send_back(self, returned: tuple[Held, ...], recalled: str = "", *, confirm: bool = False) -> int:
+        """Gives units back; with `confirm` the borrower's `note` is called with the number returned."""
+        number = next(self._numbers) if confirm else 0
+        self.send(Return(returned, recalled, number))
+        return number
+
+    def _give_up(self) -> None:
+        logger.error("the authority over the limits does not answer")
+        self._wait_s = min(RETRY_MAX_S, max(ASK_MAX_S, 2 * self._wait_s))
+        self._try_at = self._loop.time() + self._wait_s
+        if self._transport is not None:
+            self._transport.abort()  # with what it may have lent meanwhile, which counts as spent
 
     def send(self, message: FromWorker) -> None:
         if self._transport is not None:
@@ -140,25 +145,47 @@ class QuotaClient(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._splitter = FrameSplitter()
-        self.send(Hello(self._worker, tuple(self._hold())))
+        held = self._borrower.list_held()
+        for at in range(0, len(held) or 1, HELD_MAX):
+            self.send(Hello(self._worker, tuple(held[at : at + HELD_MAX])))
+        self._timers[0] = self._loop.call_later(ASK_MAX_S, self._give_up)
 
     def data_received(self, data: bytes) -> None:
         try:
             for payload in self._splitter.feed(data):
-                message = decode_from_authority(payload)
-                if isinstance(message, Recall):
-                    self._recall(message.limit_id)
-                    continue
-                answer = self._answers.get(message.number)
-                if answer is not None and not answer.done():
-                    answer.set_result(message)
+                self._handle(decode_from_authority(payload))
         except (ValueError, msgspec.MsgspecError) as error:
             logger.error("the authority over the limits speaks another language: %s", error)
             self._transport.abort()
 
+    def _handle(self, message: FromAuthority) -> None:
+        match message:
+            case Welcome():
+                self._end_timer(0)
+                if not self.is_connected:
+                    self.is_connected = True
+                    self._wait_s = RETRY_S
+                    self._borrower.begin_line()
+            case Recall():
+                self._borrower.give_back(message.limit_id)
+            case Noted():
+                self._borrower.note(message.number)
+            case _:
+                self._end_timer(message.number)
+                self._borrower.absorb(message, message.number)
+
+    def _end_timer(self, number: int) -> None:
+        timer = self._timers.pop(number, None)
+        if timer is not None:
+            timer.cancel()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(AuthorityAway())
-        self._lose()
+        was_connected, self.is_connected = self.is_connected, False
+        unanswered = tuple(self._timers)
+        for number in unanswered:
+            self._end_timer(number)
+        if was_connected:
+            self._borrower.lose_line()
+        for number in unanswered:
+            self._borrower.absorb(None, number)

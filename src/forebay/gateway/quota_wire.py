@@ -43,6 +43,17 @@ class Return(msgspec.Struct, frozen=True, tag="return"):
 
     returned: tuple[Held, ...]
     recalled: str = ""  #: the limit whose recall this answers
+    number: int = 0  #: comes back once it is written down; 0 where nobody waits for that
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
+    """The authority's first word to a Hello: from here on it lends."""
+
+
+class Noted(msgspec.Struct, frozen=True, tag="noted"):
+    """A Return is written down."""
+
+    number: int
 
 
 class Lent(msgspec.Struct, frozen=True, tag="lent"):
@@ -68,7 +79,7 @@ class Recall(msgspec.Struct, frozen=True, tag="recall"):
 
 
 FromWorker = Hello | Ask | Return
-FromAuthority = Lent | Refused | Recall
+FromAuthority = Welcome | Noted | Lent | Refused | Recall
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode

@@ -81,18 +81,24 @@ class Lender:
     def __init__(self) -> None:
         self.meters: dict[str, Meter] = {}
         self._lent: dict[str, dict[str, int]] = {}  # by limit and worker; what was spent of it is not known
+        self._retired: dict[str, tuple[Meter, dict[str, int]]] = {}  # places that are held of limits gone
         self.workers: set[str] = set()
 
     def set_limits(self, limits: Iterable[Limit], now: Now) -> None:
         """From now on these limits hold; what was used of those that stay stays used."""
         known, self.meters = self.meters, {}
         for limit in limits:
-            meter = known.get(limit.id)
+            meter = known.pop(limit.id, None)
+            if meter is None and limit.id in self._retired:
+                meter, self._lent[limit.id] = self._retired.pop(limit.id)
             if meter is None:
                 meter = make_meter(limit, now)
-            elif meter.limit != limit:
+            if meter.limit != limit:
                 meter.change(limit, now)
             self.meters[limit.id] = meter
+        for limit_id, meter in known.items():
+            if meter.limit.measure is Measure.CONCURRENT and any(self._lent[limit_id].values()):
+                self._retired[limit_id] = meter, self._lent[limit_id]
         self._lent = {limit_id: self._lent.get(limit_id, {}) for limit_id in self.meters}
 
     def join(self, worker: str, held: Iterable[tuple[str, int]]) -> None:
@@ -112,11 +118,17 @@ class Lender:
         for concurrent requests is free, for its requests are gone with it.
         """
         self.workers.discard(worker)
-        for limit_id, lent in self._lent.items():
+        held = [(self.meters[limit_id], lent) for limit_id, lent in self._lent.items()]
+        for meter, lent in (*held, *self._retired.values()):
             units = lent.pop(worker, 0)
-            meter = self.meters[limit_id]
             if units and meter.limit.measure is Measure.CONCURRENT:
                 meter.give(units, meter.epoch)
+        self._forget_retired()
+
+    def _forget_retired(self) -> None:
+        self._retired = {
+            key: (meter, lent) for key, (meter, lent) in self._retired.items() if any(lent.values())
+        }
 
     def ask(self, worker: str, wants: Iterable[Want], now: Now) -> tuple[Loan, ...] | Shortage:
         """Lends what is needed of all limits, or nothing; the first shortage says why.
@@ -145,11 +157,12 @@ class Lender:
 
     def give_back(self, worker: str, limit_id: str, epoch: int, units: int, now: Now) -> None:
         """Takes back what a worker does not need; negative what it spent beyond its loans."""
-        meter = self.meters.get(limit_id)
+        retired = self._retired.get(limit_id)
+        meter = self.meters.get(limit_id) if retired is None else retired[0]
         if meter is None:
             return
         meter.advance(now)
-        lent = self._lent[limit_id]
+        lent = self._lent[limit_id] if retired is None else retired[1]
         if meter.limit.measure is Measure.CONCURRENT:
             units = min(units, lent.get(worker, 0))
             lent[worker] = lent.get(worker, 0) - units
@@ -159,6 +172,8 @@ class Lender:
             meter.take(-units)  # it was used, whenever that was
         else:
             meter.give(units, epoch)
+        if retired is not None:
+            self._forget_retired()
 
     def list_standings(self, now: Now) -> list[Standing]:
         """All limits in the order of their ids."""

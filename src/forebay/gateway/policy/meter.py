@@ -21,6 +21,9 @@ PERIOD_NS = {
 }
 
 
+CLOCK_SLACK_NS = 300_000_000_000  #: a clock that goes back by less begins no earlier period
+
+
 class Now(msgspec.Struct, frozen=True):
     """One moment by two clocks."""
 
@@ -55,10 +58,12 @@ class Meter(msgspec.Struct):
                 full = limit.amount * PERIOD_NS[limit.period]
                 self.level = min(full, self.level + limit.amount * passed)
                 self.at_ns = now.monotonic_ns
-        elif now.wall_ns >= self.ends_ns:
+        elif now.wall_ns >= self.ends_ns or now.wall_ns < self.at_ns - CLOCK_SLACK_NS:
+            if now.wall_ns >= self.ends_ns:
+                self.level = limit.amount
+            # Else the clock had run ahead and was put right: what was used stays used.
             self.at_ns, self.ends_ns = find_period(limit.period, limit.time_zone, now.wall_ns)
             self.epoch = self.at_ns
-            self.level = limit.amount
 
     @property
     def is_bucket(self) -> bool:

@@ -1,0 +1,70 @@
+"""What is left of each limit over restarts: what was used stays used, whatever became of the file."""
+
+from pathlib import Path
+
+from forebay.app.quota_state import HEADER, SLOT_BYTES, QuotaState
+from forebay.core.limits import Kind, Limit, Measure, Period
+from forebay.gateway.policy.meter import Meter, Now, make_meter
+
+DAY_NS = 86_400 * 10**9
+NOW = Now(10**12, 20_000 * DAY_NS)
+
+
+def limit(name: str, kind: Kind = Kind.CALENDAR) -> Limit:
+    return Limit(id=name, owner="team a", measure=Measure.REQUESTS, amount=10, period=Period.DAY, kind=kind)
+
+
+def restart(path: Path, names: str, now: Now = NOW, kind: Kind = Kind.CALENDAR) -> dict[str, Meter]:
+    meters = {name: make_meter(limit(name, kind), now) for name in names}
+    state = QuotaState(path)
+    state.restore(meters, now)
+    state.close()
+    return meters
+
+
+def use(path: Path, names: str, units: int, kind: Kind = Kind.CALENDAR) -> None:
+    meters = [make_meter(limit(name, kind), NOW) for name in names]
+    for meter in meters:
+        meter.take(units)
+    state = QuotaState(path)
+    state.save(meters)
+    state.close()
+
+
+def test_what_was_used_is_used_after_a_restart(tmp_path: Path) -> None:
+    for kind in Kind:
+        path = tmp_path / kind.value
+        use(path, "abc", 7, kind)
+        assert {name: meter.left for name, meter in restart(path, "abcd", NOW, kind).items()} == {
+            "a": 3, "b": 3, "c": 3, "d": 10,
+        }  # fmt: skip
+
+
+def test_a_new_day_is_a_full_one_and_a_clock_that_went_back_is_not(tmp_path: Path) -> None:
+    use(tmp_path / "s", "a", 7)
+    assert restart(tmp_path / "s", "a", Now(10**12, 20_001 * DAY_NS))["a"].left == 10
+    assert restart(tmp_path / "s", "a", Now(10**12, 19_999 * DAY_NS))["a"].left == 3
+
+
+def test_a_machine_that_was_started_again_counts_from_0(tmp_path: Path) -> None:
+    use(tmp_path / "s", "a", 7, Kind.BUCKET)
+    assert restart(tmp_path / "s", "a", Now(5, NOW.wall_ns), Kind.BUCKET)["a"].left == 3
+
+
+def test_of_a_damaged_file_nothing_counts_as_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    use(path, "abcd", 4)
+    data = bytearray(path.read_bytes())
+    for at in (0, 1):  # all of the first slot, one bit of the second
+        start = len(HEADER) + at * SLOT_BYTES
+        data[start : start + (SLOT_BYTES if at == 0 else 1)] = bytes(SLOT_BYTES if at == 0 else 1)
+    path.write_bytes(data)
+    assert {name: meter.left for name, meter in restart(path, "abcd").items()} == {
+        "a": 0,
+        "b": 0,
+        "c": 6,
+        "d": 6,
+    }
+    use(path, "e", 1)
+    left = {name: meter.left for name, meter in restart(path, "cde").items()}
+    assert left == {"c": 6, "d": 6, "e": 9}, "a new limit writes over no other"
