@@ -1,10 +1,27 @@
-"""What several tests of the ledger need from the machine."""
+"""What several tests of the ledger need from the machine, and which of them hold over every database.
+
+The contract is what the tests of ingest, totals, usage, prices and the bill say: each runs over SQLite and
+over PostgreSQL.
+"""
 
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+CONTRACT = {"test_bill", "test_ingest", "test_pricing", "test_rollup", "test_usage"}
+#: What only a database in a file can show.
+OF_FILES_ALONE = {
+    "test_usage_can_be_read_from_the_file_alone",
+    "test_reading_makes_no_database_and_mends_none",
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.module.__name__ in CONTRACT and metafunc.function.__name__ not in OF_FILES_ALONE:
+        metafunc.fixturenames.insert(0, "store")
+        metafunc.parametrize("store", ["sqlite", "postgresql"], indirect=True, scope="module")
 
 
 @pytest.fixture

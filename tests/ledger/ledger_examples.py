@@ -14,6 +14,7 @@ from forebay.ledger.rollup import Priced, UsageCell, UsageTotals, fold_usage
 from forebay.ledger.segment import SegmentWriter
 from forebay.ledger.tables import quarantine, segments
 from forebay.store.database import Database
+from postgres_server import make_location, remove_location
 
 START_NS = 1_700_000_000_000_000_000
 HOUR_NS = 3600 * 10**9
@@ -94,7 +95,8 @@ class World:
     def __init__(self, folder: Path, busy_timeout_s: float = 5.0) -> None:
         self.folder = folder / "ledger"
         self.clock = SetClock()
-        self.database = Database.open(folder / "forebay.db", busy_timeout_s=busy_timeout_s)
+        self.location = make_location(folder)
+        self.database = Database.open(self.location, busy_timeout_s=busy_timeout_s)
         self.database.migrate()
 
     def make_writer(self, worker: str = "0", segment_max_bytes: int = 1 << 20) -> SegmentWriter:
@@ -120,6 +122,7 @@ class World:
 
     def close(self) -> None:
         self.database.close()
+        remove_location(self.location)
 
 
 def load_quarantine(world: World) -> list[tuple[str, int, bytes]]:

@@ -10,6 +10,7 @@ from forebay.gateway.repo_teams import TeamRepo
 from forebay.gateway.repo_tokens import TokenRepo
 from forebay.gateway.tenancy import Actor
 from forebay.store.database import Database
+from postgres_server import make_location, remove_location
 
 ACTOR = Actor(id="tok_0123456789abcdef", name="tester")
 
@@ -31,7 +32,8 @@ class SteppingClock:
 class Tenancy:
     def __init__(self, folder: Path) -> None:
         self.clock = SteppingClock()
-        self.database = Database.open(folder / "forebay.db")
+        self.location = make_location(folder)
+        self.database = Database.open(self.location)
         self.database.migrate()
         self.keys = KeyRepo(self.database, self.clock)
         self.teams = TeamRepo(self.database, self.clock)
@@ -45,3 +47,4 @@ class Tenancy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.database.close()
+        remove_location(self.location)

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, text
 
 from forebay.ledger.repo import load_daily_cells, load_usage_cells, rebuild_usage
 from forebay.store.database import MIGRATIONS, Database
+from postgres_server import make_location, remove_location
 
 VALUES = {
     **{"segment_id": 1, "request_id": "r", "endpoint": "e", "stream": False, "status": 200, "error": ""},
@@ -28,7 +29,8 @@ def migrate_to(connection: Connection, revision: str) -> None:
 
 
 def test_totals_are_folded_anew_and_costs_are_unknown(tmp_path: Path) -> None:
-    database = Database.open(tmp_path / "forebay.db")
+    location = make_location(tmp_path, "template1")
+    database = Database.open(location)
     with database.begin() as connection:
         migrate_to(connection, "0002")
         connection.execute(text("INSERT INTO ledger_segments VALUES (1, 's', 'open', 0, 0, 0, 0, 0)"))
@@ -67,3 +69,4 @@ def test_totals_are_folded_anew_and_costs_are_unknown(tmp_path: Path) -> None:
         assert load_usage_cells(connection) == cells, "the migration's fold is that of the code"
         assert load_daily_cells(connection) == days
     database.close()
+    remove_location(location)

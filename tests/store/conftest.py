@@ -1,0 +1,11 @@
+"""Which tests hold over every database: those of keys, teams, tokens and the audit."""
+
+import pytest
+
+CONTRACT = {"test_audit", "test_key_repo", "test_migration_costs"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.module.__name__ in CONTRACT:
+        metafunc.fixturenames.insert(0, "store")
+        metafunc.parametrize("store", ["sqlite", "postgresql"], indirect=True, scope="module")
