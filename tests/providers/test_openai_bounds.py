@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.core.errors import CallerError, ContextTooLong, InvalidValue, OutputTooLong
@@ -32,6 +32,7 @@ prompts = st.one_of(
 )
 
 
+@settings(max_examples=500)
 @given(
     st.fixed_dictionaries({}, optional=dict.fromkeys(LIMITS, st.none() | counts)),
     st.fixed_dictionaries({}, optional={"n": no_or_times, "best_of": no_or_times, "prompt": prompts}),
@@ -60,6 +61,29 @@ def test_no_request_that_passes_can_become_longer_than_the_limit(
     else:
         assert cap is not None
         assert cap * choices * texts <= tokens_max < (cap + 1) * choices * texts
+
+
+@pytest.mark.parametrize(
+    ("fields", "endpoint", "cap"),
+    [
+        ({}, CHAT, 100),
+        ({"n": 3}, CHAT, 33),
+        ({"n": 2, "best_of": 4}, COMPLETIONS, 25),
+        ({"prompt": ["a", "b"]}, COMPLETIONS, 50),
+        ({"prompt": [[1, 2], [3]], "n": 5}, COMPLETIONS, 10),
+        ({"prompt": [1, 2, 3]}, COMPLETIONS, 100),
+        ({"prompt": "abc"}, COMPLETIONS, 100),
+        ({"prompt": []}, COMPLETIONS, 100),
+        ({"prompt": ["a", "b"]}, CHAT, 100),
+        ({"max_tokens": None, "n": None}, CHAT, 100),
+        ({"max_tokens": 100}, CHAT, None),
+        ({"max_tokens": 0}, CHAT, None),
+    ],
+)
+def test_the_limit_is_shared_by_all_that_is_answered(
+    fields: dict[str, Any], endpoint: Endpoint, cap: int | None
+) -> None:
+    assert find_output_cap(encode(**fields), endpoint, 100) == cap
 
 
 @pytest.mark.parametrize("name", [*LIMITS, "n", "best_of"])
