@@ -16,7 +16,7 @@ from forebay.app.supervisor_policy import ChildState
 from forebay.app.supervisor_process import ChildSpec
 from forebay.app.supervisor_state import ChildStatus
 from forebay.app.up import has_failed_to_start, suggest_mending
-from forebay.app.up_children import Place, WorkerProbe, plan_children
+from forebay.app.up_children import Place, WorkerProbe, plan_children, plan_control
 from forebay.app.up_display import Display, Welcome, make_examples
 from forebay.app.up_question import Unanswered, stream_answer
 from forebay.testing.openai import chat_chunk, error_answer, event, well_behaved
@@ -65,11 +65,19 @@ def test_settings_reach_the_processes(tmp_path: Path) -> None:
     assert "--index 1" in " ".join(specs["worker-1"].argv)
     control = " ".join(specs["control"].argv)
     assert f"--config {tmp_path}/forebay.yaml --data {tmp_path}/.forebay" in control
+    assert "--no-config-yet" not in control
     engine = " ".join(specs["engine-smollm2-135m"].argv)
     for told in (f"--model={tmp_path}/weights.gguf", "--threads=3", "--slots=9", "--port=20001"):
         assert told in engine
     assert "--batch-max=77" in specs["engine-minilm-l6-v2"].argv
     assert PLACE.engine_urls["minilm-l6-v2"] == "http://127.0.0.1:20002/v1"
+
+
+def test_without_a_file_the_control_plane_looks_where_one_would_lie(tmp_path: Path) -> None:
+    origin = ConfigOrigin(folder=tmp_path, file=None)
+    config = Config.model_validate({}, context=origin)
+    control = " ".join(plan_control(config, PLACE).argv)
+    assert f"--config {tmp_path}/forebay.yaml --no-config-yet --data {tmp_path}/.forebay" in control
 
 
 def test_a_worker_is_not_ready_for_what_another_one_serves(tmp_path: Path) -> None:

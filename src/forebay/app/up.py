@@ -22,6 +22,7 @@ from forebay.app.atomic_file import create_private_folder, write_atomically
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.config_edit import EditNews
+from forebay.app.config_running import SAVED_CONFIG
 from forebay.app.control_watch import save_config
 from forebay.app.redaction import LOG_FORMAT, RedactingFormatter
 from forebay.app.secret_refs import keep_from_logs
@@ -102,6 +103,7 @@ def run_up(config: Config, ask: str | None = None) -> int:
         )
         write_atomically(find_engines_json(config), msgspec.json.encode(place.engine_urls), durable=False)
         save_config(find_started_json(config), config)
+        (config.run_path / SAVED_CONFIG).unlink(missing_ok=True)  # an earlier run's, of perhaps another file
         stack.enter_context(_logging_to_file(config))
         stack.callback(config.state_path.unlink, missing_ok=True)
         return asyncio.run(_Run(config, place, mark, (gateway, control)).run(ask))

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from forebay.app.config import Config
+from forebay.app.config import CONFIG_FILE_NAME, Config
 from forebay.app.config_running import STARTED_CONFIG
 from forebay.app.supervisor_probe import HttpProbe
 from forebay.app.supervisor_process import ChildSpec
@@ -102,10 +102,13 @@ def plan_worker(config: Config, index: int, place: Place) -> ChildSpec:
 
 
 def plan_control(config: Config, place: Place) -> ChildSpec:
+    # Without a file the data folder lies where one would: when it comes, it is taken as an edit.
+    file = config.file or config.data_path.parent / CONFIG_FILE_NAME
+    yet = () if config.file else ("--no-config-yet",)
     return ChildSpec(
         name=CONTROL,
         argv=(
-            *(sys.executable, "-m", "forebay.app.control", "--config", str(config.file or "-")),
+            *(sys.executable, "-m", "forebay.app.control", "--config", str(file), *yet),
             *("--data", str(config.data_path), "--engines-json", str(find_engines_json(config))),
             *("--started-json", str(find_started_json(config)), "--listen-fd", str(place.control_fd)),
         ),
