@@ -19,8 +19,9 @@ from forebay.app.up import has_failed_to_start, suggest_mending
 from forebay.app.up_children import Place, WorkerProbe, plan_children, plan_control
 from forebay.app.up_display import Display, Welcome, make_examples
 from forebay.app.up_question import Unanswered, stream_answer
+from forebay.testing.answers import chunk, last_chunk, sse_head
 from forebay.testing.openai import chat_chunk, error_answer, event, well_behaved
-from forebay.testing.steps import Close, Script, Send
+from forebay.testing.steps import Close, Script, Send, Sleep, Stall
 from forebay.testing.upstream import ScriptedUpstream
 
 PLACE = Place(
@@ -229,6 +230,21 @@ def test_a_question_is_answered_piece_by_piece() -> None:
             request = upstream.requests[0]
             assert request.header("authorization") == "Bearer fb-key"
             assert request.json()["messages"][-1] == {"role": "user", "content": "Hi?"}
+
+    asyncio.run(check())
+
+
+def test_the_body_of_an_answer_is_read_to_its_end() -> None:
+    """A caller that closes at `[DONE]` counts as one that left."""
+    events = [event(chat_chunk({"content": "He"}, finish_reason="stop")), b"data: [DONE]\n\n"]
+
+    async def check() -> None:
+        script = [*sse_head(), *map(chunk, events), Sleep(0.2), last_chunk()]
+        async with ScriptedUpstream(lambda _: script) as upstream:
+            assert await ask(upstream) == "He"
+            assert upstream.requests[0].answered_at_s is not None
+        async with ScriptedUpstream(lambda _: [*script[:-2], Stall()]) as upstream:
+            assert await ask(upstream) == "He"
 
     asyncio.run(check())
 

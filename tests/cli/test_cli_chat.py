@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from forebay.testing.openai import (
     well_behaved,
 )
 from forebay.testing.recorded import RecordedRequest
-from forebay.testing.steps import Close, Gate, Script, Send, Wait
+from forebay.testing.steps import Close, Gate, Script, Send, Sleep, Stall, Wait
 from forebay.testing.threaded import ThreadedUpstream, find_closed_port
 
 Serve = Callable[[RecordedRequest], Script]
@@ -340,6 +341,21 @@ def test_control_c_ends_one_answer_quietly_and_hangs_up(tmp_path: Path) -> None:
         assert (process.returncode, complaint) == (130, b"")
         upstream.wait_until(lambda: upstream.connections_open == 0)
         gate.open()
+
+
+def test_the_body_is_read_to_its_end() -> None:
+    """A caller that closes at `[DONE]` counts as one that left."""
+    with serving([*sse_head(), *map(chunk, [*chunks("x"), DONE]), Sleep(0.2), last_chunk()]) as upstream:
+        assert forebay("chat", "hi", "--url", upstream.url).stdout == "x\n"
+        assert upstream.requests[-1].answered_at_s is not None
+
+
+def test_the_end_of_the_body_is_not_awaited_for_long() -> None:
+    with serving([*sse_head(), *map(chunk, [*chunks("x"), DONE]), Stall()]) as upstream:
+        began = time.monotonic()
+        result = forebay("chat", "hi", "--url", upstream.url)
+    assert (result.exit_code, result.stdout) == (0, "x\n")
+    assert time.monotonic() - began < 20
 
 
 def test_an_answer_that_nobody_reads_ends_quietly(tmp_path: Path) -> None:

@@ -107,8 +107,11 @@ class Relay:
                     finally:
                         exchange.waited_ns += self._monotonic_ns() - begun
                 data = await self._read_some(exchange, connection)
-        except (CallerGone, CallerLeft):
+        except CallerGone:  # with a piece that it has not taken
             raise self._leave(exchange, meter) from None
+        except CallerLeft:
+            self._leave_after(exchange, meter, finish)
+            return None
         except asyncio.CancelledError:
             if call.streaming:
                 self._settle(exchange, meter)
@@ -199,6 +202,19 @@ class Relay:
     def _leave(self, exchange: Exchange, meter: Meter) -> CallerLeft:
         self._settle(exchange, meter)
         return CallerLeft("the caller left")
+
+    def _leave_after(self, exchange: Exchange, meter: Meter, finish: FinishStream) -> None:
+        """For a caller that left while more was awaited: the answer is whole where its end had been sent.
+
+        Many clients stop reading there, and the target's last bytes bring them nothing.
+
+        Raises:
+            CallerLeft: it left in the middle.
+        """
+        if not exchange.call.streaming or meter.error is not None or not meter.ended_well:
+            raise self._leave(exchange, meter) from None
+        self._settle(exchange, meter)
+        finish(exchange, None)
 
     def _settle(self, exchange: Exchange, meter: Meter) -> None:
         """What was spent: as the target said, else as far as we saw it."""
