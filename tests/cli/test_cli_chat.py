@@ -347,6 +347,7 @@ def test_the_body_is_read_to_its_end() -> None:
     """A caller that closes at `[DONE]` counts as one that left."""
     with serving([*sse_head(), *map(chunk, [*chunks("x"), DONE]), Sleep(0.2), last_chunk()]) as upstream:
         assert forebay("chat", "hi", "--url", upstream.url).stdout == "x\n"
+        upstream.wait_until(lambda: upstream.connections_open == 0)
         assert upstream.requests[-1].answered_at_s is not None
 
 
