@@ -238,7 +238,10 @@ class Relay:
         target = exchange.target.id if exchange.target else ""
         error: TargetError | None = None
         if answer.status in (401, 403):
-            error = UpstreamCredentials(f"the target {target} refused the gateway's credentials")
+            what = "refused the gateway's credentials"
+            if exchange.target is not None and exchange.target.api_key is None:
+                what = "wants credentials, and the gateway has none for it: set its `api_key` in forebay.yaml"
+            error = UpstreamCredentials(f"the target {target} {what}")
         elif answer.status < 400:
             error = UpstreamRedirect(f"the target {target} answered with a redirect ({answer.status})")
         if error is not None:
