@@ -151,6 +151,21 @@ def test_a_file_that_came_while_the_control_plane_was_away_is_told(start: Start)
     control.wait_for(lambda: load_edit(control.data / "run") is not None)
 
 
+def test_a_secret_that_is_new_to_the_environment_needs_a_restart_or_a_file(start: Start) -> None:
+    control = start(ONE)
+    remote = (
+        "  far: {{endpoints: [embeddings], targets: [{{url: 'http://127.0.0.1:9/v1', api_key: '{}'}}]}}\n"
+    )
+    control.file.write_text(ONE + remote.format("env:NOT_SET_AT_THE_START"))
+    control.wait_for(lambda: not control.status()["config"]["valid"])
+    (problem,) = control.status()["config"]["problems"]
+    assert "environment of `forebay up`: export it and start that again" in problem
+    assert "or use file:PATH" in problem
+    (control.folder / "far.key").write_text("sk-canary\n")
+    control.file.write_text(ONE + remote.format("file:far.key"))
+    control.wait_for(lambda: control.model_names() == ["far", "one"])
+
+
 def test_a_pipe_in_the_place_of_the_file_holds_nothing_up(start: Start) -> None:
     control = start(ONE)
     control.file.unlink()

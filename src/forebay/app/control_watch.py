@@ -10,12 +10,13 @@ import hashlib
 import logging
 import stat
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from forebay.app.atomic_file import write_atomically
-from forebay.app.config import Config, ConfigInvalid, load_config
+from forebay.app.config import Config, ConfigInvalid, ConfigProblem, load_config
 from forebay.app.config_model import ConfigOrigin
 
 logger = logging.getLogger("forebay.control")
@@ -81,7 +82,7 @@ class ConfigWatch:
             if last is None:
                 raise
             self.config, self._has_content = last, True
-            self.problems = tuple(problem.render() for problem in error.problems)
+            self.problems = tuple(map(render_edit_problem, error.problems))
             return
         if self._digest != EMPTY:
             self._keep()
@@ -117,7 +118,7 @@ class ConfigWatch:
         try:
             return load_config(file, self._env), ()
         except ConfigInvalid as error:
-            return None, tuple(problem.render() for problem in error.problems)
+            return None, tuple(map(render_edit_problem, error.problems))
 
     def _explain_loss(self) -> str:
         what = "can't be read" if self._digest is None else "is empty"
@@ -149,6 +150,17 @@ class ConfigWatch:
         except OSError:
             return None
         return hashlib.sha256(data if data.strip() else b"").digest()
+
+
+def render_edit_problem(problem: ConfigProblem) -> str:
+    """As it is mended while everything runs: what is exported in another terminal does not get here."""
+    if problem.secret and "environment variable" in problem.message:
+        hint = (
+            "it has to be in the environment of `forebay up`: export it and start that again, "
+            "or use file:PATH, which takes effect at once"
+        )
+        problem = replace(problem, hint=hint)
+    return problem.render()
 
 
 def save_config(path: Path, config: Config) -> None:
