@@ -81,6 +81,7 @@ def test_the_answer_goes_to_stdout_and_the_rest_to_stderr(gateway: ThreadedUpstr
                 {"role": "user", "content": "Hi!"},
             ],
             "max_tokens": 1000,
+            "temperature": 0.2,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -198,10 +199,15 @@ FAILURES: list[tuple[str, Script, str, str]] = [
     ("no envelope", json_answer({"detail": "?"}, status=500), "HTTP 500", ""),
     ("error in the stream", sse_answer([*chunks("a"), event(error("It broke."))]), "It broke.", ""),
     ("no end", sse_answer(chunks("a")), "broke off", ""),
-    ("cut off", [*sse_head(), Send(b"5\r\ndata:"), Close()], "broke off", ""),
+    (
+        "cut off",
+        [*sse_head(), Send(b"5\r\ndata:"), Close()],
+        "the answer broke off: the gateway closed the connection",
+        "",
+    ),
     ("not JSON", sse_answer([b"data: {\n\n", DONE]), "not a chat completion", ""),
     ("not an object", sse_answer([b"data: [1]\n\n", DONE]), "not a chat completion", ""),
-    ("closed", [Close()], "broke off", ""),
+    ("closed", [Close()], "broke off: the gateway closed the connection", ""),
 ]
 
 
@@ -246,6 +252,16 @@ def test_nobody_there(tmp_path: Path) -> None:
         assert result.exit_code == 1
         assert f"nothing answers at http://127.0.0.1:{port}: Connection refused" in result.stderr
         assert "forebay up" in result.stderr
+    result = forebay("chat", "x", "--url", "http://no-such-host.invalid")
+    assert "nothing answers at http://no-such-host.invalid" in result.stderr
+    assert "forebay up" not in result.stderr
+
+
+def test_a_plain_port_that_is_asked_for_https_is_said_to_be_plain(gateway: ThreadedUpstream) -> None:
+    result = forebay("chat", "x", "--url", f"https://127.0.0.1:{gateway.port}")
+    assert result.exit_code == 1
+    assert "does not speak https" in result.stderr
+    assert f"try --url http://127.0.0.1:{gateway.port}" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -274,8 +290,11 @@ def test_a_conversation_remembers(tmp_path: Path, gateway: ThreadedUpstream) -> 
         terminal.wait_for("you> ", 3)
         terminal.say("/reset\n")
         terminal.wait_for("forgotten")
-        terminal.say("/model third\n")
-        terminal.wait_for("now third")
+        terminal.say("/model smollm2-135\n")
+        terminal.wait_for("there is no model smollm2-135 for this key")
+        terminal.wait_for("did you mean `smollm2-135m`?")
+        terminal.say("/model smollm2-135m\n")
+        terminal.wait_for("now smollm2-135m")
         terminal.say("/model\n")
         terminal.wait_for("there is smollm2-135m")
         terminal.say("three\n")
@@ -285,7 +304,34 @@ def test_a_conversation_remembers(tmp_path: Path, gateway: ThreadedUpstream) -> 
         assert ESCAPE in terminal.written
     said = [[message["content"] for message in request["messages"]] for request in asked(gateway)]
     assert said == [["S", "one"], ["S", "one", "Hello there.", "two"], ["S", "three"]]
-    assert [request["model"] for request in asked(gateway)] == ["smollm2-135m", "smollm2-135m", "third"]
+    assert [request["model"] for request in asked(gateway)] == ["smollm2-135m"] * 3
+
+
+def test_a_model_that_can_not_chat_is_neither_taken_nor_chosen(tmp_path: Path) -> None:
+    def handle(request: RecordedRequest) -> Script:
+        return json_answer(models("minilm-l6-v2", "other"))
+
+    with ThreadedUpstream(handle) as upstream:
+        run_here(tmp_path, upstream)
+        with in_terminal("chat", cwd=tmp_path) as terminal:
+            terminal.wait_for("other at http://")
+            terminal.say("/model minilm-l6-v2\n")
+            terminal.wait_for("minilm-l6-v2 can't chat: it has no endpoint `chat/completions`")
+            terminal.wait_for("there is other")
+            terminal.say("/quit\n")
+            assert terminal.wait() == 0
+
+
+def test_the_key_of_another_data_folder_is_said_to_be_one(tmp_path: Path) -> None:
+    refusal = error_answer(401, "No such key.", code="invalid_api_key")
+    with ThreadedUpstream(lambda _: refusal) as upstream:
+        (tmp_path / "forebay.yaml").write_text(f"gateway: {{port: {upstream.port}}}\n")
+        for key in (None, "fb-old"):
+            result = forebay("chat", "x", *(("--key", key) if key else ()))
+            assert result.exit_code == 1
+            assert f"{tmp_path}/.forebay is another data folder than the running Forebay's" in result.stderr
+            assert "use --config" in result.stderr
+            assert "keys create" not in result.stderr
 
 
 def test_a_conversation_outlives_a_failure_and_ends_with_control_d(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from forebay.app.chat_answer import Finish, Spent, Text
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config, read_api_key
 from forebay.app.config_explain import suggest
+from forebay.app.config_running import load_live_state
 from forebay.app.supervisor_state import load_run_state
 from forebay.cli.gateway_client import GatewayClient, Refused
 from forebay.cli.terminal import Failure, Outcome, is_plain, paint, print_error, print_note
@@ -48,6 +49,8 @@ class _Door:
     client: GatewayClient
     key_source: str
     models: tuple[str, ...]  #: that this configuration can chat with; empty for another gateway
+    mute: frozenset[str] = frozenset()  #: models of this configuration that can't chat
+    idle_folder: Path | None = None  #: the data folder that was looked into, if no Forebay runs in it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,14 +127,32 @@ def _obey(line: str, door: _Door, talk: _Talk) -> bool:
     if command == "/reset":
         talk.forget()
         print_note("forgotten")
-    elif command == "/model" and argument.strip():
-        talk.model = argument.strip()
-        print_note(f"now {talk.model}")
     elif command == "/model":
-        print_note(f"now {talk.model}; there is {', '.join(door.client.fetch_models())}")
+        try:
+            _change_model(argument.strip(), door, talk)
+        except Failure as failure:
+            print_error(failure.message, failure.hint)
     else:
         print_note(HELP)
     return True
+
+
+def _change_model(wanted: str, door: _Door, talk: _Talk) -> None:
+    """Raises Failure for a name that nothing would answer to."""
+    names = tuple(name for name in door.client.fetch_models() if name not in door.mute)
+    if not wanted:
+        print_note(f"now {talk.model}; there is {', '.join(names)}")
+    elif wanted in names:
+        talk.model = wanted
+        print_note(f"now {talk.model}")
+    elif wanted in door.mute:
+        raise Failure(f"{wanted} can't chat: it has no endpoint `chat/completions`", hint=_list(names))
+    else:
+        raise Failure(f"there is no model {wanted} for this key", hint=_name_models(wanted, names, ""))
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return f"there is {', '.join(sorted(names)) or 'no model'}"
 
 
 def _say(door: _Door, talk: _Talk, message: str, clock: Clock) -> None:
@@ -202,7 +223,14 @@ def _find_door(options: ChatOptions) -> _Door:
     config = load_usable_config(options.config_file)
     key, source = _find_key(options, config)
     models = tuple(name for name, model in config.models.items() if Endpoint.CHAT in model.endpoints)
-    return _Door(client=GatewayClient(_find_url(config), key), key_source=source, models=models)
+    runs_here = load_live_state(config.state_path) is not None
+    return _Door(
+        client=GatewayClient(_find_url(config), key),
+        key_source=source,
+        models=models,
+        mute=frozenset(config.models) - frozenset(models) if runs_here else frozenset(),
+        idle_folder=None if runs_here else config.data_path,
+    )
 
 
 def _find_key(options: ChatOptions, config: Config | None) -> tuple[str | None, str]:
@@ -238,10 +266,11 @@ def _choose_model(door: _Door, wanted: str | None) -> str:
     for name in door.models:
         if name in names:
             return name
+    names = tuple(name for name in names if name not in door.mute)
     if len(names) == 1:
         return names[0]
     if not names:
-        raise Failure("the key may call no model", hint="see `forebay keys list`")
+        raise Failure("the key may call no model that can chat", hint="see `forebay keys list`")
     raise Failure("which model?", hint=f"choose with --model: {', '.join(names)}")
 
 
@@ -249,7 +278,7 @@ def _explain(refused: Refused, door: _Door, model: str) -> Failure:
     if refused.http_status == 401:
         return Failure(
             f"the gateway does not accept the key: {refused.message}",
-            hint=f"it came from {door.key_source}; `forebay keys create NAME` makes another",
+            hint=f"it came from {door.key_source}; {_advise_on_key(door)}",
         )
     if refused.http_status == 404 and model:
         names: tuple[str, ...] = ()
@@ -257,6 +286,16 @@ def _explain(refused: Refused, door: _Door, model: str) -> Failure:
             names = door.client.fetch_models()
         return Failure(refused.message, hint=_name_models(model, names, refused.message))
     return Failure(refused.message)
+
+
+def _advise_on_key(door: _Door) -> str:
+    """Where a key of the gateway that answers is to be had: a data folder's keys open its own alone."""
+    if door.idle_folder is not None:
+        return (
+            f"{door.idle_folder} is another data folder than the running Forebay's: "
+            "cd to where that one was started, or use --config"
+        )
+    return "`forebay keys create NAME`, where that Forebay was started, makes another"
 
 
 def _name_models(wanted: str, names: tuple[str, ...], said: str) -> str:

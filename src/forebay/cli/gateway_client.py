@@ -16,6 +16,7 @@ import msgspec
 
 from forebay.app.chat_answer import AnswerBroken, ChatAnswer, Piece, read_refusal
 from forebay.app.clock import SystemClock
+from forebay.app.config_checks import is_loopback
 from forebay.cli.terminal import Failure
 
 CONNECT_AND_IDLE_S: Final = 600.0
@@ -126,7 +127,7 @@ class GatewayClient:
             except TimeoutError:
                 raise Broken(f"no byte came for {CONNECT_AND_IDLE_S:.0f} s") from None
             except (http.client.HTTPException, OSError) as error:
-                raise Broken(f"the answer broke off: {_name(error)}") from None
+                raise Broken(f"the answer broke off: {_name_end(error)}") from None
         finally:
             connection.close()
 
@@ -139,9 +140,15 @@ class GatewayClient:
         return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_AND_IDLE_S)
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        return Unreachable(
-            f"nothing answers at {self.url}: {_name(error)}", hint="start it with `forebay up`"
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLCertVerificationError):
+            plain = f"http://{self.url.partition('://')[2]}"
+            return Unreachable(f"{self.url} does not speak https: {_name(error)}", hint=f"try --url {plain}")
+        if isinstance(error, ssl.SSLError):
+            return Unreachable(f"the certificate of {self.url} is not to be trusted: {_name(error)}")
+        hint = (
+            "start it with `forebay up`" if is_loopback(self._host) else "check the address, and that it runs"
         )
+        return Unreachable(f"nothing answers at {self.url}: {_name(error)}", hint=hint)
 
 
 def _take_rest(answer: http.client.HTTPResponse, wire: socket.socket) -> None:
@@ -158,6 +165,12 @@ def _take_rest(answer: http.client.HTTPResponse, wire: socket.socket) -> None:
 def _read_refusal(answer: http.client.HTTPResponse) -> Refused:
     reason = read_refusal(answer.status, answer.read(ANSWER_MAX_BYTES), answer.reason)
     return Refused(reason.message, answer.status, str(reason.code or ""))
+
+
+def _name_end(error: Exception) -> str:
+    if isinstance(error, http.client.IncompleteRead | ConnectionError):
+        return "the gateway closed the connection"
+    return _name(error)
 
 
 def _name(error: Exception) -> str:

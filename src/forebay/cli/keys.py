@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from forebay.app.clock import SystemClock
+from forebay.app.config import Config
 from forebay.cli.tables import Cell, Column, Table, print_table
 from forebay.cli.terminal import Outcome, is_plain, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
@@ -22,18 +23,20 @@ from forebay.store.database import Database
 def create(
     file: Path | None, name: str, *, project: str, team: str, models: tuple[str, ...], as_json: bool
 ) -> Outcome:
-    with _open_repo(file) as repo:
+    config = load_usable_config(file)
+    with _open_repo(config) as repo:
         entry, plaintext = repo.create(name, project=project, team=team, models=models)
     if as_json:
         _print_json({"id": entry.id, "key": plaintext, "name": entry.name, "models": entry.models})
         return Outcome.OK
     print_line(plaintext)
     print_note(f"{entry.id}: {entry.name}, may call {', '.join(entry.models)}. It is shown only this once.")
+    print_note(f"It is a key of the data folder {config.data_path}.")
     return Outcome.OK
 
 
 def list_keys(file: Path | None, *, as_json: bool) -> Outcome:
-    with _open_repo(file) as repo:
+    with _open_repo(load_usable_config(file)) as repo:
         records = repo.list()
     if as_json:
         _print_json([_describe(record) for record in records])
@@ -43,7 +46,7 @@ def list_keys(file: Path | None, *, as_json: bool) -> Outcome:
 
 
 def revoke(file: Path | None, key_id: str) -> Outcome:
-    with _open_repo(file) as repo:
+    with _open_repo(load_usable_config(file)) as repo:
         record = repo.revoke(key_id)
     print_line(f"{record.entry.id} ({record.entry.name}) opens nothing any more")
     return Outcome.OK
@@ -62,8 +65,7 @@ _COLUMNS: Final = (
 
 
 @contextmanager
-def _open_repo(file: Path | None) -> Iterator[KeyRepo]:
-    config = load_usable_config(file)
+def _open_repo(config: Config) -> Iterator[KeyRepo]:
     database = Database.open(config.database_path)
     try:
         database.migrate()
