@@ -220,6 +220,7 @@ def test_ctrl_c_during_the_start_ends_it(
     live.wait_for((tmp_path / ".forebay" / "run" / "state.json").exists)
     live.process.send_signal(signal.SIGINT)
     assert live.wait_end() == 130
+    assert live.output.endswith("Stopped.\n")
 
 
 def test_it_goes_on_when_nobody_reads_what_it_says(

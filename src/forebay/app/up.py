@@ -42,6 +42,7 @@ from forebay.app.up_children import (
     Place,
     find_engines_json,
     find_started_json,
+    is_worker,
     load_last_engine_urls,
     plan_children,
 )
@@ -145,12 +146,10 @@ class _Run:
             self._telling.cancel()
         if self._failure is not None:
             raise self._failure
-        if self._signals >= ENDING_AT_ONCE or not all(
-            status.was_ready for status in self._supervisor.statuses
-        ):
+        if self._signals >= ENDING_AT_ONCE:
             return INTERRUPTED
         self._display.say("Stopped.")
-        return 0
+        return 0 if all(status.was_ready for status in self._supervisor.statuses) else INTERRUPTED
 
     def _take_signal(self) -> None:
         self._signals += 1
@@ -162,10 +161,14 @@ class _Run:
             return
         if self._telling is not None:
             self._telling.cancel()
+        # Its spinners would stand still below what is said now.
+        if not self._display.drop_progress():
+            self._display.say()
+        may_serve = any(each.was_ready for each in self._supervisor.statuses if is_worker(each.name))
         seconds = self._config.gateway.drain.grace_s + self._config.gateway.drain.deadline_s
+        inflight = f"Stopping: requests in flight get up to {seconds:g} s." if may_serve else "Stopping."
         self._stop()
-        self._display.say()
-        self._display.say(f"Stopping: requests in flight get up to {seconds:g} s. Ctrl-C again ends at once.")
+        self._display.say(f"{inflight} Ctrl-C again ends at once.")
 
     def _stop(self) -> None:
         self._supervisor.stop()

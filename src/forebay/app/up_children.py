@@ -65,6 +65,10 @@ def name_engine_child(engine: str) -> str:
     return f"engine-{engine}"
 
 
+def is_worker(child: str) -> bool:
+    return child.startswith("worker-")
+
+
 def plan_launch(config: Config, name: str, port: int) -> LaunchPlan:
     """A setting of forebay.yaml has the name that the engine's specification gives it."""
     settings = config.engines[name].model_dump()
