@@ -159,7 +159,7 @@ def test_the_model_is_the_first_of_the_file_that_chats_and_that_the_key_may_call
         assert asked(upstream)[0]["model"] == "mine"
         result = forebay("chat", "x", "--url", upstream.url)
         assert result.exit_code == 1
-        assert "choose with --model: vec, mine, also" in result.stderr
+        assert "choose with --model: mine, also" in result.stderr
 
 
 def test_tokens_are_printed_as_they_come(tmp_path: Path) -> None:
@@ -318,6 +318,10 @@ def test_a_model_that_can_not_chat_is_neither_taken_nor_chosen(tmp_path: Path) -
             terminal.say("/model minilm-l6-v2\n")
             terminal.wait_for("minilm-l6-v2 can't chat: it has no endpoint `chat/completions`")
             terminal.wait_for("there is other")
+            terminal.say("/quit\n")
+            assert terminal.wait() == 0
+        with in_terminal("chat", "--url", upstream.url, "--key", "fb-k", cwd=tmp_path) as terminal:
+            terminal.wait_for("other at http://")
             terminal.say("/quit\n")
             assert terminal.wait() == 0
 

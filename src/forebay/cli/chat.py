@@ -11,10 +11,12 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from forebay.app.chat_answer import Finish, Spent, Text
 from forebay.app.clock import SystemClock
-from forebay.app.config import Config, read_api_key
+from forebay.app.config import Config, load_config, read_api_key
+from forebay.app.config_checks import is_loopback
 from forebay.app.config_explain import suggest
 from forebay.app.config_running import load_live_state
 from forebay.app.supervisor_state import load_run_state
@@ -219,18 +221,38 @@ def _summarise(spent: Spent, started_ns: int, first_ns: int | None, ended_ns: in
 def _find_door(options: ChatOptions) -> _Door:
     if options.url is not None:
         key, source = _find_key(options, None)
-        return _Door(client=GatewayClient(options.url, key), key_source=source, models=())
+        client = GatewayClient(options.url, key)
+        mute = _find_mute_at(options.url, options.config_file)
+        return _Door(client=client, key_source=source, models=(), mute=mute)
     config = load_usable_config(options.config_file)
     key, source = _find_key(options, config)
-    models = tuple(name for name, model in config.models.items() if Endpoint.CHAT in model.endpoints)
+    models, mute = _sort_models(config)
     runs_here = load_live_state(config.state_path) is not None
     return _Door(
         client=GatewayClient(_find_url(config), key),
         key_source=source,
         models=models,
-        mute=frozenset(config.models) - frozenset(models) if runs_here else frozenset(),
+        mute=mute if runs_here else frozenset(),
         idle_folder=None if runs_here else config.data_path,
     )
+
+
+def _sort_models(config: Config) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Those that can chat, and those that can't."""
+    chats = tuple(name for name, model in config.models.items() if Endpoint.CHAT in model.endpoints)
+    return chats, frozenset(config.models) - frozenset(chats)
+
+
+def _find_mute_at(url: str, file: Path | None) -> frozenset[str]:
+    """The models behind an address that can't chat, as far as it is the Forebay that runs here."""
+    with suppress(ForebayError, ValueError):
+        config = load_config(file, secrets_needed=False)
+        state = load_live_state(config.state_path)
+        if state is not None and urlsplit(url).port == urlsplit(state.gateway_url).port:
+            host = urlsplit(url).hostname or ""
+            if host == urlsplit(state.gateway_url).hostname or is_loopback(host):
+                return _sort_models(config)[1]
+    return frozenset()
 
 
 def _find_key(options: ChatOptions, config: Config | None) -> tuple[str | None, str]:
