@@ -95,6 +95,13 @@ def test_the_address_may_end_in_v1_or_not(gateway: ThreadedUpstream, ending: str
     assert forebay("chat", "x", "--url", gateway.origin + ending).exit_code == 0
 
 
+def test_a_model_that_runs_elsewhere_keeps_its_own_temperature(gateway: ThreadedUpstream) -> None:
+    """Some take no other."""
+    assert forebay("chat", "Hi", "--url", gateway.url, "--model", "other").exit_code == 0
+    (request,) = asked(gateway)
+    assert "temperature" not in request
+
+
 def test_options_reach_the_request(gateway: ThreadedUpstream) -> None:
     options = ("--model", "other", "--system", "Be short.", "--max-tokens", "7", "--temperature", "0")
     assert forebay("chat", "Hi", "--url", gateway.url, *options).exit_code == 0

@@ -17,6 +17,7 @@ from forebay.app.chat_answer import Finish, Spent, Text
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config, load_config, read_api_key
 from forebay.app.config_checks import is_loopback
+from forebay.app.config_defaults import EMBEDDED_MODELS
 from forebay.app.config_explain import suggest
 from forebay.app.config_running import load_live_state
 from forebay.app.supervisor_state import load_run_state
@@ -28,6 +29,7 @@ from forebay.core.errors import ForebayError
 from forebay.core.routes import Endpoint
 
 HELP: Final = "/model NAME changes the model, /reset forgets what was said, /quit (or Ctrl-D) ends"
+LOW_TEMPERATURE: Final = 0.2
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # to listen on, not to connect to
 _UNPRINTABLE: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
@@ -52,6 +54,7 @@ class _Door:
     key_source: str
     models: tuple[str, ...]  #: that this configuration can chat with; empty for another gateway
     mute: frozenset[str] = frozenset()  #: models of this configuration that can't chat
+    here: frozenset[str] = frozenset(EMBEDDED_MODELS)  #: models that run on this machine
     idle_folder: Path | None = None  #: the data folder that was looked into, if no Forebay runs in it
 
 
@@ -61,6 +64,7 @@ class _Talk:
 
     model: str
     options: ChatOptions
+    here: frozenset[str]  #: models that run on this machine
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def forget(self) -> None:
@@ -72,9 +76,15 @@ class _Talk:
             "model": self.model,
             "messages": self.messages,
             "max_tokens": self.options.max_tokens,
-            "temperature": self.options.temperature,
+            "temperature": self._choose_temperature(),
         }
         return {name: value for name, value in wanted.items() if value is not None}
+
+    def _choose_temperature(self) -> float | None:
+        """Small models make no sense at their default; some that are rented take no other than theirs."""
+        if self.options.temperature is not None:
+            return self.options.temperature
+        return LOW_TEMPERATURE if self.model in self.here else None
 
 
 def chat(options: ChatOptions) -> Outcome:
@@ -86,7 +96,7 @@ def chat(options: ChatOptions) -> Outcome:
     if not is_talk and not (message or "").strip():
         print_error("there is nothing to say", "give a message, or pipe one in")
         return Outcome.USAGE
-    talk = _Talk(model=_choose_model(door, options.model), options=options)
+    talk = _Talk(model=_choose_model(door, options.model), options=options, here=door.here)
     talk.forget()
     clock = SystemClock()
     if message is not None:
@@ -233,6 +243,9 @@ def _find_door(options: ChatOptions) -> _Door:
         key_source=source,
         models=models,
         mute=mute if runs_here else frozenset(),
+        here=frozenset(
+            name for name, model in config.models.items() if all(target.engine for target in model.targets)
+        ),
         idle_folder=None if runs_here else config.data_path,
     )
 

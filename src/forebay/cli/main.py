@@ -93,11 +93,14 @@ def chat(
         int, typer.Option("--max-tokens", min=1, help="End the answer after so many tokens.")
     ] = 1000,
     temperature: Annotated[
-        float,
+        float | None,
         typer.Option(
-            "--temperature", min=0, max=2, help="0 is the most certain answer; small models need it low."
+            "--temperature",
+            min=0,
+            max=2,
+            help="0 is the most certain answer. Without it 0.2 for models on this machine, else the model's own.",
         ),
-    ] = 0.2,
+    ] = None,
     url: Annotated[
         str | None, typer.Option("--url", help="Gateway to talk to instead of the one that runs here.")
     ] = None,
