@@ -1,5 +1,6 @@
 """A stream ends with `[DONE]`, whenever its target ends the body: whole, on record, the connection kept."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,13 @@ def test_whoever_has_had_the_end_is_on_record_though_the_worker_is_killed(
     upstream.answer = [*sse_head(), chunk(b"".join(EVENTS)), Stall()]
     with GatewayProcess([make_route("m", upstream.url)], folder=tmp_path / "data") as worker:
         ids = []
-        for _ in range(5):
-            with RawCaller(worker.port) as caller:
+        with contextlib.ExitStack() as stack:
+            for _ in range(5):
+                caller = stack.enter_context(RawCaller(worker.port))
                 caller.post("chat/completions", ASK)
                 caller.read_until(b"[DONE]")
                 ids.append(caller.reply.id)
-        worker.kill()
+            worker.kill()
         assert [record.request_id for record in worker.records()] == ids
         assert {record.outcome for record in worker.records()} == {Outcome.OK}
 
