@@ -98,7 +98,7 @@ def chat(
             "--temperature",
             min=0,
             max=2,
-            help="0 is the most certain answer. Without it 0.2 for models on this machine, else the model's own.",
+            help="0 is the most certain answer. Without it 0.2 for models on this machine, else theirs.",
         ),
     ] = None,
     url: Annotated[
