@@ -144,7 +144,7 @@ class LiveControl:
         self.file = folder / "forebay.yaml"
         if yaml is not None:
             self.file.write_text(yaml)
-        self._config = str(self.file) if yaml is not None else "-"
+        self._config = [str(self.file)] if yaml is not None else [str(self.file), "--no-config-yet"]
         self.data = folder / ".forebay"
         (self.data / "run").mkdir(parents=True, exist_ok=True)
         (folder / "engines.json").write_text(json.dumps(ENGINE_URLS))
@@ -155,7 +155,7 @@ class LiveControl:
         self.process = self.start()
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "forebay.app.control", "--config", self._config]
+        command = [sys.executable, "-m", "forebay.app.control", "--config", *self._config]
         command += ["--data", str(self.data), "--engines-json", str(self.folder / "engines.json")]
         descriptor = self._socket.fileno()
         with self.log.open("ab") as log:

@@ -10,6 +10,7 @@ from control_scene import AUTH, ENGINE_URLS, LiveControl, Scene, make_event
 
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config, load_config
+from forebay.app.config_edit import ConfigEdit, load_edit
 from forebay.app.control_setup import ensure_local_key, load_admin_token
 from forebay.app.control_watch import list_restart_settings, load_saved_config, save_config
 from forebay.core.events import encode_event
@@ -103,6 +104,67 @@ def test_an_edit_that_empties_the_file_changes_nothing(start: Start) -> None:
     assert control.model_names() == ["one"]
     control.file.write_text(ONE)
     control.wait_for(lambda: control.status()["config"]["valid"])
+
+
+def test_a_file_that_comes_later_is_an_edit_like_any_other(start: Start) -> None:
+    control = start()
+    run = control.data / "run"
+    assert control.model_names() == sorted(ENGINE_URLS)
+    assert control.status()["config"]["file"] is None
+    control.file.write_text("\n")  # an editor that makes it first asks for what is in force
+    control.file.write_text("models: {one: \n")
+    control.wait_for(lambda: not control.status()["config"]["valid"])
+    assert control.model_names() == sorted(ENGINE_URLS)
+    control.file.write_text(ONE)
+    control.wait_for(lambda: control.model_names() == ["one"])
+    control.wait_for(lambda: load_edit(run) == ConfigEdit(restart_settings=("engines.minilm-l6-v2",)))
+    assert control.status()["config"]["file"] == str(control.file)
+
+
+@pytest.mark.parametrize("loss", ["removed", "emptied"])
+def test_a_file_that_came_and_went_leaves_what_it_said_in_force(start: Start, loss: str) -> None:
+    control = start()
+    control.file.write_text(ONE)
+    control.wait_for(lambda: control.model_names() == ["one"])
+    for is_restart in (False, True):
+        if loss == "removed":
+            control.file.unlink(missing_ok=True)
+        else:
+            control.file.write_text("\n")
+        if is_restart:
+            control.process.kill()
+            control.process.wait()
+            control.start()
+        control.wait_for(lambda: not control.status()["config"]["valid"])
+        (problem,) = control.status()["config"]["problems"]
+        assert ("can't be read" if loss == "removed" else "is empty") in problem
+        assert "put its content back" in problem
+        assert control.model_names() == ["one"]
+
+
+def test_a_file_that_came_while_the_control_plane_was_away_is_told(start: Start) -> None:
+    control = start()
+    control.process.kill()
+    control.process.wait()
+    control.file.write_text(ONE)
+    control.start()
+    control.wait_for(lambda: control.model_names() == ["one"])
+    control.wait_for(lambda: load_edit(control.data / "run") is not None)
+
+
+def test_a_secret_that_is_new_to_the_environment_needs_a_restart_or_a_file(start: Start) -> None:
+    control = start(ONE)
+    remote = (
+        "  far: {{endpoints: [embeddings], targets: [{{url: 'http://127.0.0.1:9/v1', api_key: '{}'}}]}}\n"
+    )
+    control.file.write_text(ONE + remote.format("env:NOT_SET_AT_THE_START"))
+    control.wait_for(lambda: not control.status()["config"]["valid"])
+    (problem,) = control.status()["config"]["problems"]
+    assert "environment of `forebay up`: export it and start that again" in problem
+    assert "or use file:PATH" in problem
+    (control.folder / "far.key").write_text("sk-canary\n")
+    control.file.write_text(ONE + remote.format("file:far.key"))
+    control.wait_for(lambda: control.model_names() == ["far", "one"])
 
 
 def test_a_pipe_in_the_place_of_the_file_holds_nothing_up(start: Start) -> None:

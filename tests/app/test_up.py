@@ -220,6 +220,7 @@ def test_ctrl_c_during_the_start_ends_it(
     live.wait_for((tmp_path / ".forebay" / "run" / "state.json").exists)
     live.process.send_signal(signal.SIGINT)
     assert live.wait_end() == 130
+    assert live.output.endswith("Stopped.\n")
 
 
 def test_it_goes_on_when_nobody_reads_what_it_says(
@@ -290,7 +291,11 @@ def test_what_became_of_an_edit_is_a_line_in_the_terminal(
             good.replace("gateway: {port: 0", f"gateway: {{port: {port}"),
             "forebay.yaml: edit applied; after a restart only: gateway.port\n",
         ),
-        ("\n", "is empty; the last valid configuration stays"),
+        (
+            "\n",
+            f"forebay.yaml: edit refused, the last valid configuration stays: {path} is empty "
+            "(put its content back; a restart without it takes the defaults)\n",
+        ),
     ):
         path.write_text(text)
         live.wait_for(lambda line=line: line in live.output)

@@ -16,11 +16,12 @@ from forebay.app.supervisor_policy import ChildState
 from forebay.app.supervisor_process import ChildSpec
 from forebay.app.supervisor_state import ChildStatus
 from forebay.app.up import has_failed_to_start, suggest_mending
-from forebay.app.up_children import Place, WorkerProbe, plan_children
+from forebay.app.up_children import Place, WorkerProbe, plan_children, plan_control
 from forebay.app.up_display import Display, Welcome, make_examples
 from forebay.app.up_question import Unanswered, stream_answer
+from forebay.testing.answers import chunk, last_chunk, sse_head
 from forebay.testing.openai import chat_chunk, error_answer, event, well_behaved
-from forebay.testing.steps import Close, Script, Send
+from forebay.testing.steps import Close, Script, Send, Sleep, Stall
 from forebay.testing.upstream import ScriptedUpstream
 
 PLACE = Place(
@@ -65,11 +66,19 @@ def test_settings_reach_the_processes(tmp_path: Path) -> None:
     assert "--index 1" in " ".join(specs["worker-1"].argv)
     control = " ".join(specs["control"].argv)
     assert f"--config {tmp_path}/forebay.yaml --data {tmp_path}/.forebay" in control
+    assert "--no-config-yet" not in control
     engine = " ".join(specs["engine-smollm2-135m"].argv)
     for told in (f"--model={tmp_path}/weights.gguf", "--threads=3", "--slots=9", "--port=20001"):
         assert told in engine
     assert "--batch-max=77" in specs["engine-minilm-l6-v2"].argv
     assert PLACE.engine_urls["minilm-l6-v2"] == "http://127.0.0.1:20002/v1"
+
+
+def test_without_a_file_the_control_plane_looks_where_one_would_lie(tmp_path: Path) -> None:
+    origin = ConfigOrigin(folder=tmp_path, file=None)
+    config = Config.model_validate({}, context=origin)
+    control = " ".join(plan_control(config, PLACE).argv)
+    assert f"--config {tmp_path}/forebay.yaml --no-config-yet --data {tmp_path}/.forebay" in control
 
 
 def test_a_worker_is_not_ready_for_what_another_one_serves(tmp_path: Path) -> None:
@@ -221,6 +230,21 @@ def test_a_question_is_answered_piece_by_piece() -> None:
             request = upstream.requests[0]
             assert request.header("authorization") == "Bearer fb-key"
             assert request.json()["messages"][-1] == {"role": "user", "content": "Hi?"}
+
+    asyncio.run(check())
+
+
+def test_the_body_of_an_answer_is_read_to_its_end() -> None:
+    """A caller that closes at `[DONE]` counts as one that left."""
+    events = [event(chat_chunk({"content": "He"}, finish_reason="stop")), b"data: [DONE]\n\n"]
+
+    async def check() -> None:
+        script = [*sse_head(), *map(chunk, events), Sleep(0.2), last_chunk()]
+        async with ScriptedUpstream(lambda _: script) as upstream:
+            assert await ask(upstream) == "He"
+            assert upstream.requests[0].answered_at_s is not None
+        async with ScriptedUpstream(lambda _: [*script[:-2], Stall()]) as upstream:
+            assert await ask(upstream) == "He"
 
     asyncio.run(check())
 

@@ -110,6 +110,25 @@ def test_ctrl_c_says_how_long_it_may_take_and_how_to_end_at_once(foreground: For
     )
 
 
+def test_ctrl_c_during_the_start_leaves_no_table_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine takes seconds to load, and a worker needs the control plane: no request is in flight yet."""
+    (tmp_path / "forebay.yaml").write_text("gateway: {port: 0, workers: 1}\ncontrol: {port: 0}\n")
+    monkeypatch.delenv("FOREBAY_CONFIG", raising=False)
+    running = Foreground([sys.executable, "-m", "forebay", "up"], tmp_path)
+    try:
+        running.wait_said("worker-0")
+        running.press_ctrl_c()
+        assert running.wait_end() == 130
+    finally:
+        running.close()
+    before, _, said = running.written.rpartition("\x1b[2K")
+    assert said == "Stopping. Ctrl-C again ends at once.\r\nStopped.\r\n"
+    erased = before[before.rindex("^C") :]
+    assert erased.endswith("\x1b[1A\x1b[2K" * 3 + "\x1b[1A"), "each of the four lines of the table"
+
+
 def test_a_second_ctrl_c_ends_at_once_on_a_line_of_its_own(
     foreground: Foreground, upstream: ThreadedUpstream, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from forebay.testing.openai import (
     well_behaved,
 )
 from forebay.testing.recorded import RecordedRequest
-from forebay.testing.steps import Close, Gate, Script, Send, Wait
+from forebay.testing.steps import Close, Gate, Script, Send, Sleep, Stall, Wait
 from forebay.testing.threaded import ThreadedUpstream, find_closed_port
 
 Serve = Callable[[RecordedRequest], Script]
@@ -80,6 +81,7 @@ def test_the_answer_goes_to_stdout_and_the_rest_to_stderr(gateway: ThreadedUpstr
                 {"role": "user", "content": "Hi!"},
             ],
             "max_tokens": 1000,
+            "temperature": 0.2,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -91,6 +93,13 @@ def test_the_answer_goes_to_stdout_and_the_rest_to_stderr(gateway: ThreadedUpstr
 @pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
 def test_the_address_may_end_in_v1_or_not(gateway: ThreadedUpstream, ending: str) -> None:
     assert forebay("chat", "x", "--url", gateway.origin + ending).exit_code == 0
+
+
+def test_a_model_that_runs_elsewhere_keeps_its_own_temperature(gateway: ThreadedUpstream) -> None:
+    """Some take no other."""
+    assert forebay("chat", "Hi", "--url", gateway.url, "--model", "other").exit_code == 0
+    (request,) = asked(gateway)
+    assert "temperature" not in request
 
 
 def test_options_reach_the_request(gateway: ThreadedUpstream) -> None:
@@ -157,7 +166,7 @@ def test_the_model_is_the_first_of_the_file_that_chats_and_that_the_key_may_call
         assert asked(upstream)[0]["model"] == "mine"
         result = forebay("chat", "x", "--url", upstream.url)
         assert result.exit_code == 1
-        assert "choose with --model: vec, mine, also" in result.stderr
+        assert "choose with --model: mine, also" in result.stderr
 
 
 def test_tokens_are_printed_as_they_come(tmp_path: Path) -> None:
@@ -197,10 +206,15 @@ FAILURES: list[tuple[str, Script, str, str]] = [
     ("no envelope", json_answer({"detail": "?"}, status=500), "HTTP 500", ""),
     ("error in the stream", sse_answer([*chunks("a"), event(error("It broke."))]), "It broke.", ""),
     ("no end", sse_answer(chunks("a")), "broke off", ""),
-    ("cut off", [*sse_head(), Send(b"5\r\ndata:"), Close()], "broke off", ""),
+    (
+        "cut off",
+        [*sse_head(), Send(b"5\r\ndata:"), Close()],
+        "the answer broke off: the gateway closed the connection",
+        "",
+    ),
     ("not JSON", sse_answer([b"data: {\n\n", DONE]), "not a chat completion", ""),
     ("not an object", sse_answer([b"data: [1]\n\n", DONE]), "not a chat completion", ""),
-    ("closed", [Close()], "broke off", ""),
+    ("closed", [Close()], "broke off: the gateway closed the connection", ""),
 ]
 
 
@@ -245,6 +259,16 @@ def test_nobody_there(tmp_path: Path) -> None:
         assert result.exit_code == 1
         assert f"nothing answers at http://127.0.0.1:{port}: Connection refused" in result.stderr
         assert "forebay up" in result.stderr
+    result = forebay("chat", "x", "--url", "http://no-such-host.invalid")
+    assert "nothing answers at http://no-such-host.invalid" in result.stderr
+    assert "forebay up" not in result.stderr
+
+
+def test_a_plain_port_that_is_asked_for_https_is_said_to_be_plain(gateway: ThreadedUpstream) -> None:
+    result = forebay("chat", "x", "--url", f"https://127.0.0.1:{gateway.port}")
+    assert result.exit_code == 1
+    assert "does not speak https" in result.stderr
+    assert f"try --url http://127.0.0.1:{gateway.port}" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -273,8 +297,11 @@ def test_a_conversation_remembers(tmp_path: Path, gateway: ThreadedUpstream) -> 
         terminal.wait_for("you> ", 3)
         terminal.say("/reset\n")
         terminal.wait_for("forgotten")
-        terminal.say("/model third\n")
-        terminal.wait_for("now third")
+        terminal.say("/model smollm2-135\n")
+        terminal.wait_for("there is no model smollm2-135 for this key")
+        terminal.wait_for("did you mean `smollm2-135m`?")
+        terminal.say("/model smollm2-135m\n")
+        terminal.wait_for("now smollm2-135m")
         terminal.say("/model\n")
         terminal.wait_for("there is smollm2-135m")
         terminal.say("three\n")
@@ -284,7 +311,38 @@ def test_a_conversation_remembers(tmp_path: Path, gateway: ThreadedUpstream) -> 
         assert ESCAPE in terminal.written
     said = [[message["content"] for message in request["messages"]] for request in asked(gateway)]
     assert said == [["S", "one"], ["S", "one", "Hello there.", "two"], ["S", "three"]]
-    assert [request["model"] for request in asked(gateway)] == ["smollm2-135m", "smollm2-135m", "third"]
+    assert [request["model"] for request in asked(gateway)] == ["smollm2-135m"] * 3
+
+
+def test_a_model_that_can_not_chat_is_neither_taken_nor_chosen(tmp_path: Path) -> None:
+    def handle(request: RecordedRequest) -> Script:
+        return json_answer(models("minilm-l6-v2", "other"))
+
+    with ThreadedUpstream(handle) as upstream:
+        run_here(tmp_path, upstream)
+        with in_terminal("chat", cwd=tmp_path) as terminal:
+            terminal.wait_for("other at http://")
+            terminal.say("/model minilm-l6-v2\n")
+            terminal.wait_for("minilm-l6-v2 can't chat: it has no endpoint `chat/completions`")
+            terminal.wait_for("there is other")
+            terminal.say("/quit\n")
+            assert terminal.wait() == 0
+        with in_terminal("chat", "--url", upstream.url, "--key", "fb-k", cwd=tmp_path) as terminal:
+            terminal.wait_for("other at http://")
+            terminal.say("/quit\n")
+            assert terminal.wait() == 0
+
+
+def test_the_key_of_another_data_folder_is_said_to_be_one(tmp_path: Path) -> None:
+    refusal = error_answer(401, "No such key.", code="invalid_api_key")
+    with ThreadedUpstream(lambda _: refusal) as upstream:
+        (tmp_path / "forebay.yaml").write_text(f"gateway: {{port: {upstream.port}}}\n")
+        for key in (None, "fb-old"):
+            result = forebay("chat", "x", *(("--key", key) if key else ()))
+            assert result.exit_code == 1
+            assert f"{tmp_path}/.forebay is another data folder than the running Forebay's" in result.stderr
+            assert "use --config" in result.stderr
+            assert "keys create" not in result.stderr
 
 
 def test_a_conversation_outlives_a_failure_and_ends_with_control_d(tmp_path: Path) -> None:
@@ -340,6 +398,22 @@ def test_control_c_ends_one_answer_quietly_and_hangs_up(tmp_path: Path) -> None:
         assert (process.returncode, complaint) == (130, b"")
         upstream.wait_until(lambda: upstream.connections_open == 0)
         gate.open()
+
+
+def test_the_body_is_read_to_its_end() -> None:
+    """A caller that closes at `[DONE]` counts as one that left."""
+    with serving([*sse_head(), *map(chunk, [*chunks("x"), DONE]), Sleep(0.2), last_chunk()]) as upstream:
+        assert forebay("chat", "hi", "--url", upstream.url).stdout == "x\n"
+        upstream.wait_until(lambda: upstream.connections_open == 0)
+        assert upstream.requests[-1].answered_at_s is not None
+
+
+def test_the_end_of_the_body_is_not_awaited_for_long() -> None:
+    with serving([*sse_head(), *map(chunk, [*chunks("x"), DONE]), Stall()]) as upstream:
+        began = time.monotonic()
+        result = forebay("chat", "hi", "--url", upstream.url)
+    assert (result.exit_code, result.stdout) == (0, "x\n")
+    assert time.monotonic() - began < 20
 
 
 def test_an_answer_that_nobody_reads_ends_quietly(tmp_path: Path) -> None:

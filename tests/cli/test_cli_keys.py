@@ -23,6 +23,7 @@ def test_a_key_alone_goes_to_stdout_so_that_a_script_can_take_it() -> None:
     assert result.stdout.startswith("fb-")
     assert len(result.stdout.split()) == 1
     assert "only this once" in result.stderr
+    assert f"a key of the data folder {Path('.forebay').absolute()}" in result.stderr
 
 
 def test_a_key_is_listed_without_its_text() -> None:

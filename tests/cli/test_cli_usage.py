@@ -96,7 +96,7 @@ def test_a_table_for_people(tmp_path: Path) -> None:
         "Out",
         "TTFT",
         "Time",
-        "Tokens",
+        "Share",
         *("By", "hour"),
     ]
     assert lines[1][:-1] == ["key_a", "m", "1", "0", "15", "5", "20", "250", "ms", "3000", "ms", "1%"]
@@ -142,11 +142,20 @@ def test_since(tmp_path: Path, since: str, count: int) -> None:
     assert sum(int(str(row["requests"])) for row in rows("--since", since)) == count
 
 
+def test_rows_without_a_name_are_explained(tmp_path: Path) -> None:
+    record(tmp_path, event(1), event(2, target="", model="", status=404, outcome=Outcome.FAILED))
+    for by in ("key,model", "target"):
+        result = forebay("usage", "--by", by)
+        assert "(none)" in result.stdout
+        assert "(none): requests that ended before a model or a target was known" in result.stderr
+    assert "(none)" not in forebay("usage", "--by", "key").output
+
+
 def test_rows_of_an_hour_each_need_no_line(tmp_path: Path) -> None:
     record(tmp_path, *EVENTS)
     lines = forebay("usage", "--by", "key,model,hour").stdout.splitlines()
     assert lines[0].split()[:3] == ["Hour", "Key", "Model"]
-    assert lines[0].split()[-1] == "Tokens"
+    assert lines[0].split()[-1] == "Share"
     assert len(lines) == 1 + 3 + 1
 
 

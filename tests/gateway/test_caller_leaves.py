@@ -211,6 +211,40 @@ def wait_until_steady(read: Callable[[], int]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.parametrize("path", STREAMED)
+@pytest.mark.parametrize("end", ["done", "finish"])
+@leaves
+def test_after_the_end_of_the_answer_it_has_had_it(
+    gateway: GatewayProcess, upstream: Stage, caller: RawCaller, path: str, end: str, leave: Leave
+) -> None:
+    """Only the body's own end is missing, which a client that stops at `[DONE]` does not wait for."""
+    events = STREAMED[path](["a", "b"])
+    if end == "finish":
+        events = [event for event in events if b"[DONE]" not in event]
+    upstream.answer = stalled_stream(events)
+    caller.post(path, ASK[path] | {"stream": True})
+    caller.read_until(b"[DONE]" if end == "done" else b'"stop"')
+    leave(caller)
+    upstream.wait_closed(upstream.request, LEAVE_MAX_S)
+    record = gateway.wait_record(caller.reply.id)
+    assert (record.status, record.outcome, record.error) == (200, Outcome.OK, "")
+    assert record.answer_bytes == len(caller.reply.body)
+    gateway.wait_idle()
+
+
+@leaves
+def test_after_an_error_in_the_stream_it_has_left(
+    gateway: GatewayProcess, upstream: Stage, caller: RawCaller, leave: Leave
+) -> None:
+    error = b'data: {"error":{"message":"broke","type":"server_error"}}\n\n'
+    upstream.answer = stalled_stream([*events_of("chat/completions", 2), error, b"data: [DONE]\n\n"])
+    caller.post("chat/completions", ASK["chat/completions"] | {"stream": True})
+    caller.read_until(b"broke")
+    leave(caller)
+    record = gateway.wait_record(caller.reply.id)
+    assert record.outcome is not Outcome.OK
+
+
 def test_forty_at_once_leave_nothing_behind(gateway: GatewayProcess, upstream: Stage) -> None:
     gateway.wait_idle()
     before = len(gateway.records())

@@ -1,5 +1,6 @@
 """The callers' side of HTTP/1.1: what is served, what is refused, and that nobody can smuggle a request."""
 
+import asyncio
 import contextlib
 import json
 import shutil
@@ -8,6 +9,7 @@ import time
 
 import httpx
 import pytest
+from caller_side import Side, request
 from gateway_stage import Stage
 from raw_caller import RawCaller
 
@@ -222,6 +224,27 @@ def test_a_caller_of_the_old_version_gets_no_chunks(
         assert said == b"".join(chat_stream(["Hel", "lo"], include_usage=False))
     else:
         assert json.loads(said)["choices"]
+
+
+def test_the_end_of_a_connection_that_is_the_answers_comes_behind_the_record() -> None:
+    """To a caller of the old version it alone says that the answer was whole."""
+
+    async def test() -> None:
+        side = Side(at_once=False)
+        was_closed: list[bool] = []
+        side.server.turn.write_records = lambda: was_closed.append(side.wire.closed)
+        await side.feed(request(b"").replace(b"HTTP/1.1", b"HTTP/1.0"))
+        (call,) = side.waiting
+        call.begin_stream(200, "")
+        await call.send(b"data: [DONE]\n\n")
+        was_closed.clear()
+        side.server.turn.end_soon()  # as a record does
+        call.end_stream(b"")
+        await asyncio.sleep(0)
+        assert was_closed[0] is False
+        assert side.wire.closed
+
+    asyncio.run(test())
 
 
 def test_half_a_close_is_a_leave(gateway: GatewayProcess, upstream: Stage) -> None:

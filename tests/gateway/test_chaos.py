@@ -133,7 +133,8 @@ def test_whatever_happens_the_books_are_in_order(
             assert by_id[request_id].status == status
     for record in records:
         check_record(record)
-    assert len({record.outcome for record in records}) == 3, "the luck was mixed"
+    # Whether a caller left before its answer was there, the machine decides as well as the seed.
+    assert {Outcome.OK, Outcome.FAILED} <= {record.outcome for record in records}, "the luck was mixed"
     # Whatever is still open towards the targets is kept for reuse, and not in use.
     for stage in (upstream, fallback):
         stage.next.clear()

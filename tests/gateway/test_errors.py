@@ -329,6 +329,10 @@ def test_a_target_that_refuses_our_credentials_is_no_401_for_the_caller(
     answer = client.post("/chat/completions", json=ASK | {"model": "secret"})
     assert_error(answer, 502, "upstream_credentials_rejected")
     assert "sk-can" not in answer.text
+    assert "refused the gateway's credentials" in answer.json()["error"]["message"]
+    answer = client.post("/chat/completions", json=ASK | {"model": "m"})
+    assert_error(answer, 502, "upstream_credentials_rejected")
+    assert "has none for it: set its `api_key` in forebay.yaml" in answer.json()["error"]["message"]
     assert client.post("/chat/completions", json=ASK | {"model": "secret-two"}).status_code == 200
 
 
@@ -344,6 +348,7 @@ def test_a_target_where_nobody_listens(
     for stream in (False, True):
         answer = client.post("/chat/completions", json=ASK | {"model": "dead", "stream": stream})
         assert_error(answer, 503, "upstream_unreachable")
+        assert answer.json()["error"]["message"].endswith(" can't be reached; the gateway's log says why")
         record = gateway.wait_record(answer.headers["x-request-id"])
         assert record.usage_source is UsageSource.NONE
         answer = client.post("/chat/completions", json=ASK | {"model": "dead-first", "stream": stream})

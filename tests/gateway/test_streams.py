@@ -527,10 +527,10 @@ def test_a_whole_answer_may_take_longer_than_a_first_token(
     assert not fallback.requests
 
 
-def test_usage_behind_the_end_is_still_counted(
+def test_usage_that_comes_with_the_end_and_behind_it_is_counted(
     gateway: GatewayProcess, client: httpx.Client, upstream: Stage
 ) -> None:
     events = [*chat_stream(["x"], include_usage=False), event(usage_chunk(usage(4, 2)))]
-    upstream.answer = sse_answer(events)
+    upstream.answer = sse_answer([b"".join(events)])
     record = gateway.wait_record(ask(client).headers["x-request-id"])
     assert record.tokens == Tokens(input=4, output=2)

@@ -140,6 +140,30 @@ def test_one_byte_at_a_time() -> None:
     assert meter.tokens == Tokens(input=7, output=5)
 
 
+ENDS = [DONE, b"data:[DONE]\n\n", b"data: [DONE]\r\n\r\n", b": bye\n\ndata: [DONE]\n\n"]
+NO_ENDS = [
+    b"data: [DONE]\n",
+    b"data: [DONE]\n\ndata",
+    b"data: not [DONE]\n\n",
+    b": [DONE]\n\n",
+    event(chat_chunk({"content": "[DONE]\n\n"})),
+    event(chat_chunk({}, finish_reason="stop")),
+]
+
+
+@pytest.mark.parametrize("every", [1, 5, 1000])
+@pytest.mark.parametrize("end", ENDS + NO_ENDS)
+def test_a_stream_is_done_with_its_last_event_alone(end: bytes, every: int) -> None:
+    meter = StreamMeter(hide_usage=True, event_max_bytes=LIMIT)
+    before = event(chat_chunk({"content": "[DONE] " + "x" * 5000}))
+    for piece in cut(before, every=every):
+        meter.feed(piece)
+        assert not meter.is_done
+    for piece in cut(end, every=every):
+        meter.feed(piece)
+    assert meter.is_done is (end in ENDS)
+
+
 # --- hidden usage -------------------------------------------------------------------------------------------
 
 

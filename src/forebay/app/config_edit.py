@@ -26,11 +26,8 @@ class ConfigEdit(msgspec.Struct, frozen=True, kw_only=True):
         """One line for a person."""
         if self.problems:
             first, *others = self.problems
-            more = f", and {len(others)} more" if others else ""
-            return (
-                f"edit refused, the last valid configuration stays: {first}{more} "
-                f"(see `forebay config check`)"
-            )
+            more = f", and {len(others)} more (see `forebay config check`)" if others else ""
+            return f"edit refused, the last valid configuration stays: {first}{more}"
         waiting = ", ".join(self.restart_settings)
         return f"edit applied; after a restart only: {waiting}" if waiting else "edit applied"
 

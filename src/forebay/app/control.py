@@ -1,6 +1,6 @@
 """The control plane's process: wires the database, the loops and the admin API together, and serves.
 
-Started as `python -m forebay.app.control --config PATH|- --data DIR --engines-json FILE
+Started as `python -m forebay.app.control --config PATH|- [--no-config-yet] --data DIR --engines-json FILE
 [--started-json FILE] [--listen-fd FD]`.  It may be killed at any time: the gateway goes on with the last
 snapshot, and records wait in their segments.
 """
@@ -120,16 +120,27 @@ class Control:
         self._database.close()
 
 
-def load_configs(file: Path | None, data: Path, started_json: Path | None) -> tuple[ConfigWatch, Config]:
+def load_configs(
+    file: Path | None, data: Path, started_json: Path | None, *, is_expected: bool = True
+) -> tuple[ConfigWatch, Config]:
     """The configuration to watch, and the one that everything was started with.
+
+    Args:
+        is_expected: whether the file was there when everything was started.
 
     Raises:
         ConfigInvalid: there is none that is valid.
     """
     origin = ConfigOrigin(folder=data.parent, file=None)
     defaults = Config.model_validate({"data": {"dir": str(data)}}, context=origin)
-    watch = ConfigWatch(file, saved=defaults.run_path / SAVED_CONFIG, defaults=defaults)
     started = None if started_json is None else load_saved_config(started_json, file)
+    watch = ConfigWatch(
+        file,
+        saved=defaults.run_path / SAVED_CONFIG,
+        defaults=defaults,
+        is_expected=is_expected,
+        started=started,
+    )
     return watch, (started or watch.config).model_copy(update={"data": defaults.data})
 
 
@@ -141,6 +152,7 @@ def load_engine_urls(path: Path) -> dict[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="forebay.app.control", description=__doc__)
     parser.add_argument("--config", required=True, help="forebay.yaml, or - for the defaults")
+    parser.add_argument("--no-config-yet", action="store_true", help="it was not there at the start")
     parser.add_argument("--data", type=Path, required=True, help="the data folder, which exists")
     parser.add_argument("--engines-json", type=Path, required=True, help="engine names and their base URLs")
     parser.add_argument("--started-json", type=Path, help="the configuration that all was started with")
@@ -151,7 +163,9 @@ def main() -> int:
     os.umask(0o077)
     try:
         file = None if args.config == "-" else Path(args.config)
-        watch, started = load_configs(file, args.data.absolute(), args.started_json)
+        watch, started = load_configs(
+            file, args.data.absolute(), args.started_json, is_expected=not args.no_config_yet
+        )
         control = Control(watch, started, load_engine_urls(args.engines_json), args.listen_fd)
         gc.freeze()  # what is made by now stays: the collector looks at it no more, not even at the end
         asyncio.run(control.run())

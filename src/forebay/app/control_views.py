@@ -99,7 +99,8 @@ def show_snapshot(plane: ControlPlane) -> SnapshotView:
 
 
 def show_config_state(plane: ControlPlane) -> ConfigStateView:
-    file = plane.watch.file
+    watch = plane.watch
+    file = watch.file if watch.config.file or watch.problems else None
     return ConfigStateView(
         file=str(file) if file else None,
         valid=not plane.watch.problems,

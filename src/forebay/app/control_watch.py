@@ -2,19 +2,21 @@
 
 An edit is read when the file has looked the same twice in a row, so one that is half written is not taken for
 a whole.  What is not valid never replaces what is: the last valid configuration stays in force, and lies on
-disk for the case that the control plane itself is restarted while the file is not valid.
+disk for the case that the control plane itself is restarted while the file is not valid.  A file that comes
+where there was none is an edit like any other.
 """
 
 import hashlib
 import logging
 import stat
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from forebay.app.atomic_file import write_atomically
-from forebay.app.config import Config, ConfigInvalid, load_config
+from forebay.app.config import Config, ConfigInvalid, ConfigProblem, load_config
 from forebay.app.config_values import ConfigOrigin
 
 logger = logging.getLogger("forebay.control")
@@ -29,39 +31,61 @@ class ConfigWatch:
     """The configuration in force, and what is wrong with the file's newest content.
 
     Args:
-        file: forebay.yaml; None when there is none, and the defaults apply.
-        saved: where the last valid configuration is kept.
+        file: forebay.yaml; None when there can be none, and the defaults apply.
+        saved: where the last valid configuration is kept; there only if a file with content was taken.
         defaults: what applies without a file.
+        is_expected: whether the file was there when everything was started.
+        started: what everything was started with; it applies where the file is not valid and none was kept.
         env: where references to secrets are looked up; None takes the process's.
 
     Raises:
-        ConfigInvalid: the file is not valid, and no earlier one was kept.
+        ConfigInvalid: the file is not valid, and there is no earlier one.
     """
 
     def __init__(
-        self, file: Path | None, *, saved: Path, defaults: Config, env: Mapping[str, str] | None = None
+        self,
+        file: Path | None,
+        *,
+        saved: Path,
+        defaults: Config,
+        is_expected: bool = True,
+        started: Config | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.config = defaults
         self.problems: tuple[str, ...] = ()
         self._env = env
         self.file = file
         self._saved = saved
-        self._stamp = self._look()  #: of the last look
-        self._read_stamp = self._stamp  #: of the content that was read last
-        self._digest = self._compute_digest()
-        if file is not None:
-            self._read_first(file)
+        self._stamp: Stamp | None = None  #: of the last look
+        self._read_stamp: Stamp | None = None  #: of the content that was read last
+        self._digest: bytes | None = None
+        self._has_content = False  #: what is in force stood in the file
+        if file is None:
+            return
+        kept = load_saved_config(saved, file)
+        if is_expected or kept is not None:
+            self._read_first(file, kept, started)
+        # Else what has come since the start is an edit: `poll` finds it, and it is told as one.
 
-    def _read_first(self, file: Path) -> None:
+    def _read_first(self, file: Path, kept: Config | None, started: Config | None) -> None:
+        self._stamp = self._read_stamp = self._look()
+        self._digest = self._compute_digest()
+        if kept is not None and self._digest in (None, EMPTY):
+            self.config, self._has_content = kept, True
+            self.problems = (self._explain_loss(),)
+            return
         try:
             self.config = load_config(file, self._env)
-            self._keep()
         except ConfigInvalid as error:
-            kept = load_saved_config(self._saved, file)
-            if kept is None:
+            last = kept or started
+            if last is None:
                 raise
-            self.config = kept
-            self.problems = tuple(problem.render() for problem in error.problems)
+            self.config, self._has_content = last, True
+            self.problems = tuple(map(render_edit_problem, error.problems))
+            return
+        if self._digest != EMPTY:
+            self._keep()
 
     def poll(self) -> bool:
         """Looks at the file; whether anything changed: `config`, or `problems`."""
@@ -75,21 +99,33 @@ class ConfigWatch:
         digest = self._compute_digest()
         if digest == self._digest:
             return False
-        self._digest = digest
         if digest in (None, EMPTY):
-            what = "can't be read" if digest is None else "is empty"
-            self.problems = (f"{self.file} {what}; the last valid configuration stays",)
-            return True
-        try:
-            self.config = load_config(self.file, self._env)
-            self.problems = ()
-        except ConfigInvalid as error:
-            self.problems = tuple(problem.render() for problem in error.problems)
-        else:
+            self._digest = digest
+            problems: tuple[str, ...] = (self._explain_loss(),) if self._has_content else ()
+            # Where the defaults apply, to have no content is to ask for what is in force.
+            is_news, self.problems = bool(problems or self.problems), problems
+            return is_news
+        config, problems = self._load(self.file)
+        if self._look() != stamp:
+            return False  # it changed while it was read: the next looks take it
+        self._digest, self.problems = digest, problems
+        if config is not None:
+            self.config = config
             self._keep()
         return True
 
+    def _load(self, file: Path) -> tuple[Config | None, tuple[str, ...]]:
+        try:
+            return load_config(file, self._env), ()
+        except ConfigInvalid as error:
+            return None, tuple(map(render_edit_problem, error.problems))
+
+    def _explain_loss(self) -> str:
+        what = "can't be read" if self._digest is None else "is empty"
+        return f"{self.file} {what} (put its content back; a restart without it takes the defaults)"
+
     def _keep(self) -> None:
+        self._has_content = True
         try:
             save_config(self._saved, self.config)
         except OSError as error:
@@ -114,6 +150,17 @@ class ConfigWatch:
         except OSError:
             return None
         return hashlib.sha256(data if data.strip() else b"").digest()
+
+
+def render_edit_problem(problem: ConfigProblem) -> str:
+    """As it is mended while everything runs: what is exported in another terminal does not get here."""
+    if problem.secret and "environment variable" in problem.message:
+        hint = (
+            "it has to be in the environment of `forebay up`: export it and start that again, "
+            "or use file:PATH, which takes effect at once"
+        )
+        problem = replace(problem, hint=hint)
+    return problem.render()
 
 
 def save_config(path: Path, config: Config) -> None:

@@ -22,6 +22,7 @@ from forebay.app.atomic_file import create_private_folder, write_atomically
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.config_edit import EditNews
+from forebay.app.config_running import SAVED_CONFIG
 from forebay.app.control_watch import save_config
 from forebay.app.redaction import LOG_FORMAT, RedactingFormatter
 from forebay.app.secret_refs import keep_from_logs
@@ -41,6 +42,7 @@ from forebay.app.up_children import (
     Place,
     find_engines_json,
     find_started_json,
+    is_worker,
     load_last_engine_urls,
     plan_children,
 )
@@ -102,6 +104,7 @@ def run_up(config: Config, ask: str | None = None) -> int:
         )
         write_atomically(find_engines_json(config), msgspec.json.encode(place.engine_urls), durable=False)
         save_config(find_started_json(config), config)
+        (config.run_path / SAVED_CONFIG).unlink(missing_ok=True)  # an earlier run's, of perhaps another file
         stack.enter_context(_logging_to_file(config))
         stack.callback(config.state_path.unlink, missing_ok=True)
         return asyncio.run(_Run(config, place, mark, (gateway, control)).run(ask))
@@ -143,12 +146,10 @@ class _Run:
             self._telling.cancel()
         if self._failure is not None:
             raise self._failure
-        if self._signals >= ENDING_AT_ONCE or not all(
-            status.was_ready for status in self._supervisor.statuses
-        ):
+        if self._signals >= ENDING_AT_ONCE:
             return INTERRUPTED
         self._display.say("Stopped.")
-        return 0
+        return 0 if all(status.was_ready for status in self._supervisor.statuses) else INTERRUPTED
 
     def _take_signal(self) -> None:
         self._signals += 1
@@ -160,10 +161,14 @@ class _Run:
             return
         if self._telling is not None:
             self._telling.cancel()
+        # Its spinners would stand still below what is said now.
+        if not self._display.drop_progress():
+            self._display.say()
+        may_serve = any(each.was_ready for each in self._supervisor.statuses if is_worker(each.name))
         seconds = self._config.gateway.drain.grace_s + self._config.gateway.drain.deadline_s
+        inflight = f"Stopping: requests in flight get up to {seconds:g} s." if may_serve else "Stopping."
         self._stop()
-        self._display.say()
-        self._display.say(f"Stopping: requests in flight get up to {seconds:g} s. Ctrl-C again ends at once.")
+        self._display.say(f"{inflight} Ctrl-C again ends at once.")
 
     def _stop(self) -> None:
         self._supervisor.stop()

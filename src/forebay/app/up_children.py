@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from forebay.app.config import Config
+from forebay.app.config import CONFIG_FILE_NAME, Config
 from forebay.app.config_running import STARTED_CONFIG
 from forebay.app.supervisor_probe import HttpProbe
 from forebay.app.supervisor_process import ChildSpec
@@ -65,6 +65,10 @@ def name_engine_child(engine: str) -> str:
     return f"engine-{engine}"
 
 
+def is_worker(child: str) -> bool:
+    return child.startswith("worker-")
+
+
 def plan_launch(config: Config, name: str, port: int) -> LaunchPlan:
     """A setting of forebay.yaml has the name that the engine's specification gives it."""
     settings = config.engines[name].model_dump()
@@ -102,10 +106,13 @@ def plan_worker(config: Config, index: int, place: Place) -> ChildSpec:
 
 
 def plan_control(config: Config, place: Place) -> ChildSpec:
+    # Without a file the data folder lies where one would: when it comes, it is taken as an edit.
+    file = config.file or config.data_path.parent / CONFIG_FILE_NAME
+    yet = () if config.file else ("--no-config-yet",)
     return ChildSpec(
         name=CONTROL,
         argv=(
-            *(sys.executable, "-m", "forebay.app.control", "--config", str(config.file or "-")),
+            *(sys.executable, "-m", "forebay.app.control", "--config", str(file), *yet),
             *("--data", str(config.data_path), "--engines-json", str(find_engines_json(config))),
             *("--started-json", str(find_started_json(config)), "--listen-fd", str(place.control_fd)),
         ),

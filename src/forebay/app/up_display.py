@@ -85,6 +85,14 @@ class Display:
                 self._live.stop()
             self._live = None
 
+    def drop_progress(self) -> bool:
+        """Ends it in the middle, and takes what was shown away; whether anything was."""
+        if self._live is None:
+            return False
+        self._live.transient = True
+        self.stop_progress()
+        return True
+
     def _make_progress(self, statuses: Sequence[ChildStatus], now_s: float) -> Table:
         table = Table.grid(padding=(0, 2))
         for status in statuses:

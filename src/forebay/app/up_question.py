@@ -5,6 +5,7 @@ Only for `forebay up --ask`, to show that the whole path works.  Reads no config
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
 from typing import ClassVar, Final
 
 import msgspec
@@ -22,6 +23,7 @@ SYSTEM_MESSAGE: Final = "You are a helpful assistant."  #: small models answer f
 CONNECT_S: Final = 5.0
 IDLE_S: Final = 60.0
 TOTAL_S: Final = 300.0
+REST_S: Final = 1.0  #: for the end of the body, once the answer is whole
 
 
 class Unanswered(ForebayError):
@@ -94,5 +96,14 @@ async def _read_answer(connection: Connection) -> AsyncIterator[str]:
         for piece in chat.finish():
             if isinstance(piece, Text):
                 yield piece.text
+        await _take_rest(connection)
     except AnswerBroken as error:
         raise Unanswered(error.message) from error
+
+
+async def _take_rest(connection: Connection) -> None:
+    """Reads to the end of the body: to whoever counts, a caller that closes before it has left."""
+    with suppress(TargetError, TimeoutError):  # the answer itself is here
+        async with asyncio.timeout(REST_S):
+            while await connection.some():
+                pass

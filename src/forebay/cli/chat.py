@@ -11,11 +11,15 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from forebay.app.chat_answer import Finish, Spent, Text
 from forebay.app.clock import SystemClock
-from forebay.app.config import Config, read_api_key
+from forebay.app.config import Config, load_config, read_api_key
+from forebay.app.config_checks import is_loopback
+from forebay.app.config_defaults import EMBEDDED_MODELS
 from forebay.app.config_explain import suggest
+from forebay.app.config_running import load_live_state
 from forebay.app.supervisor_state import load_run_state
 from forebay.cli.gateway_client import GatewayClient, Refused
 from forebay.cli.terminal import Failure, Outcome, is_plain, paint, print_error, print_note
@@ -25,6 +29,7 @@ from forebay.core.errors import ForebayError
 from forebay.core.routes import Endpoint
 
 HELP: Final = "/model NAME changes the model, /reset forgets what was said, /quit (or Ctrl-D) ends"
+LOW_TEMPERATURE: Final = 0.2
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # to listen on, not to connect to
 _UNPRINTABLE: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
@@ -48,6 +53,9 @@ class _Door:
     client: GatewayClient
     key_source: str
     models: tuple[str, ...]  #: that this configuration can chat with; empty for another gateway
+    mute: frozenset[str] = frozenset()  #: models of this configuration that can't chat
+    here: frozenset[str] = frozenset(EMBEDDED_MODELS)  #: models that run on this machine
+    idle_folder: Path | None = None  #: the data folder that was looked into, if no Forebay runs in it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,6 +64,7 @@ class _Talk:
 
     model: str
     options: ChatOptions
+    here: frozenset[str]  #: models that run on this machine
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def forget(self) -> None:
@@ -67,9 +76,15 @@ class _Talk:
             "model": self.model,
             "messages": self.messages,
             "max_tokens": self.options.max_tokens,
-            "temperature": self.options.temperature,
+            "temperature": self._choose_temperature(),
         }
         return {name: value for name, value in wanted.items() if value is not None}
+
+    def _choose_temperature(self) -> float | None:
+        """Small models make no sense at their default; some that are rented take no other than theirs."""
+        if self.options.temperature is not None:
+            return self.options.temperature
+        return LOW_TEMPERATURE if self.model in self.here else None
 
 
 def chat(options: ChatOptions) -> Outcome:
@@ -81,7 +96,7 @@ def chat(options: ChatOptions) -> Outcome:
     if not is_talk and not (message or "").strip():
         print_error("there is nothing to say", "give a message, or pipe one in")
         return Outcome.USAGE
-    talk = _Talk(model=_choose_model(door, options.model), options=options)
+    talk = _Talk(model=_choose_model(door, options.model), options=options, here=door.here)
     talk.forget()
     clock = SystemClock()
     if message is not None:
@@ -124,14 +139,32 @@ def _obey(line: str, door: _Door, talk: _Talk) -> bool:
     if command == "/reset":
         talk.forget()
         print_note("forgotten")
-    elif command == "/model" and argument.strip():
-        talk.model = argument.strip()
-        print_note(f"now {talk.model}")
     elif command == "/model":
-        print_note(f"now {talk.model}; there is {', '.join(door.client.fetch_models())}")
+        try:
+            _change_model(argument.strip(), door, talk)
+        except Failure as failure:
+            print_error(failure.message, failure.hint)
     else:
         print_note(HELP)
     return True
+
+
+def _change_model(wanted: str, door: _Door, talk: _Talk) -> None:
+    """Raises Failure for a name that nothing would answer to."""
+    names = tuple(name for name in door.client.fetch_models() if name not in door.mute)
+    if not wanted:
+        print_note(f"now {talk.model}; there is {', '.join(names)}")
+    elif wanted in names:
+        talk.model = wanted
+        print_note(f"now {talk.model}")
+    elif wanted in door.mute:
+        raise Failure(f"{wanted} can't chat: it has no endpoint `chat/completions`", hint=_list(names))
+    else:
+        raise Failure(f"there is no model {wanted} for this key", hint=_name_models(wanted, names, ""))
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return f"there is {', '.join(sorted(names)) or 'no model'}"
 
 
 def _say(door: _Door, talk: _Talk, message: str, clock: Clock) -> None:
@@ -198,11 +231,41 @@ def _summarise(spent: Spent, started_ns: int, first_ns: int | None, ended_ns: in
 def _find_door(options: ChatOptions) -> _Door:
     if options.url is not None:
         key, source = _find_key(options, None)
-        return _Door(client=GatewayClient(options.url, key), key_source=source, models=())
+        client = GatewayClient(options.url, key)
+        mute = _find_mute_at(options.url, options.config_file)
+        return _Door(client=client, key_source=source, models=(), mute=mute)
     config = load_usable_config(options.config_file)
     key, source = _find_key(options, config)
-    models = tuple(name for name, model in config.models.items() if Endpoint.CHAT in model.endpoints)
-    return _Door(client=GatewayClient(_find_url(config), key), key_source=source, models=models)
+    models, mute = _sort_models(config)
+    runs_here = load_live_state(config.state_path) is not None
+    return _Door(
+        client=GatewayClient(_find_url(config), key),
+        key_source=source,
+        models=models,
+        mute=mute if runs_here else frozenset(),
+        here=frozenset(
+            name for name, model in config.models.items() if all(target.engine for target in model.targets)
+        ),
+        idle_folder=None if runs_here else config.data_path,
+    )
+
+
+def _sort_models(config: Config) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Those that can chat, and those that can't."""
+    chats = tuple(name for name, model in config.models.items() if Endpoint.CHAT in model.endpoints)
+    return chats, frozenset(config.models) - frozenset(chats)
+
+
+def _find_mute_at(url: str, file: Path | None) -> frozenset[str]:
+    """The models behind an address that can't chat, as far as it is the Forebay that runs here."""
+    with suppress(ForebayError, ValueError):
+        config = load_config(file, secrets_needed=False)
+        state = load_live_state(config.state_path)
+        if state is not None and urlsplit(url).port == urlsplit(state.gateway_url).port:
+            host = urlsplit(url).hostname or ""
+            if host == urlsplit(state.gateway_url).hostname or is_loopback(host):
+                return _sort_models(config)[1]
+    return frozenset()
 
 
 def _find_key(options: ChatOptions, config: Config | None) -> tuple[str | None, str]:
@@ -238,10 +301,11 @@ def _choose_model(door: _Door, wanted: str | None) -> str:
     for name in door.models:
         if name in names:
             return name
+    names = tuple(name for name in names if name not in door.mute)
     if len(names) == 1:
         return names[0]
     if not names:
-        raise Failure("the key may call no model", hint="see `forebay keys list`")
+        raise Failure("the key may call no model that can chat", hint="see `forebay keys list`")
     raise Failure("which model?", hint=f"choose with --model: {', '.join(names)}")
 
 
@@ -249,7 +313,7 @@ def _explain(refused: Refused, door: _Door, model: str) -> Failure:
     if refused.http_status == 401:
         return Failure(
             f"the gateway does not accept the key: {refused.message}",
-            hint=f"it came from {door.key_source}; `forebay keys create NAME` makes another",
+            hint=f"it came from {door.key_source}; {_advise_on_key(door)}",
         )
     if refused.http_status == 404 and model:
         names: tuple[str, ...] = ()
@@ -257,6 +321,16 @@ def _explain(refused: Refused, door: _Door, model: str) -> Failure:
             names = door.client.fetch_models()
         return Failure(refused.message, hint=_name_models(model, names, refused.message))
     return Failure(refused.message)
+
+
+def _advise_on_key(door: _Door) -> str:
+    """Where a key of the gateway that answers is to be had: a data folder's keys open its own alone."""
+    if door.idle_folder is not None:
+        return (
+            f"{door.idle_folder} is another data folder than the running Forebay's: "
+            "cd to where that one was started, or use --config"
+        )
+    return "`forebay keys create NAME`, where that Forebay was started, makes another"
 
 
 def _name_models(wanted: str, names: tuple[str, ...], said: str) -> str:

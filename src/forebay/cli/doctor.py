@@ -14,6 +14,7 @@ from forebay.cli.doctor_machine import (
     check_python,
 )
 from forebay.cli.doctor_running import check_ports, check_running
+from forebay.cli.doctor_targets import check_targets
 from forebay.cli.finding import Finding, Verdict
 from forebay.cli.tables import WIDE_COLUMNS, Cell, Column, Table, print_table, terminal_columns
 from forebay.cli.terminal import Outcome, is_plain, paint, print_line
@@ -42,6 +43,7 @@ def examine(file: Path | None) -> list[Finding]:
         return findings
     findings += [*check_data_folder(config), check_disk(config), check_limits(config)]
     findings += check_engines(config)
+    findings += check_targets(config)
     findings += check_ports(config)
     findings += check_running(config)
     if finding.verdict is not Verdict.FAIL:

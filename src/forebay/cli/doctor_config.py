@@ -64,7 +64,7 @@ def check_edits(config: Config) -> Iterator[Finding]:
 
 
 def _explain_missing(config: Config, missing: list[ConfigProblem]) -> Finding:
-    served = _find_served_secrets(config)
+    served = find_served_secrets(config)
     references = {
         format_key(("models", name, "targets", index, "api_key")): target.api_key
         for name, model in config.models.items()
@@ -83,7 +83,7 @@ def _explain_missing(config: Config, missing: list[ConfigProblem]) -> Finding:
     )
 
 
-def _find_served_secrets(config: Config) -> frozenset[str]:
+def find_served_secrets(config: Config) -> frozenset[str]:
     """References to secrets that every worker of the gateway that runs could resolve."""
     state = load_live_state(config.state_path)
     workers = [child for child in state.children if child.name.startswith("worker-")] if state else []

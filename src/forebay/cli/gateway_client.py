@@ -5,18 +5,22 @@ no configuration and prints nothing; every failure is a `Failure` with words for
 """
 
 import http.client
+import socket
 import ssl
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from forebay.app.chat_answer import AnswerBroken, ChatAnswer, Piece, read_refusal
+from forebay.app.clock import SystemClock
+from forebay.app.config_checks import is_loopback
 from forebay.cli.terminal import Failure
 
 CONNECT_AND_IDLE_S: Final = 600.0
+REST_S: Final = 1.0  #: for the end of the body, once the answer is whole
 ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
 _READ_BYTES: Final = 64 * 1024
 
@@ -77,7 +81,7 @@ class GatewayClient:
 
     def fetch_models(self) -> tuple[str, ...]:
         """The public names that the key may call."""
-        with self._exchange("GET", "/models") as answer:
+        with self._exchange("GET", "/models") as (answer, _):
             body = answer.read(ANSWER_MAX_BYTES)
         try:
             return tuple(entry.id for entry in msgspec.json.decode(body, type=_ModelList).data)
@@ -91,19 +95,21 @@ class GatewayClient:
             body = msgspec.json.encode(whole)
         except UnicodeEncodeError:
             raise Failure("the message is not UTF-8 text", hint="check its encoding") from None
-        with self._exchange("POST", "/chat/completions", body) as answer:
+        with self._exchange("POST", "/chat/completions", body) as (answer, wire):
             chat = ChatAnswer()
             try:
                 while not chat.is_whole and (block := answer.read1(_READ_BYTES)):
                     yield from chat.feed(block)
                 yield from chat.finish()
+                _take_rest(answer, wire)
             except AnswerBroken as error:
                 raise Broken(error.message) from None
 
     @contextmanager
     def _exchange(
         self, method: str, path: str, body: bytes | None = None
-    ) -> Iterator[http.client.HTTPResponse]:
+    ) -> Iterator[tuple[http.client.HTTPResponse, socket.socket]]:
+        """An answer with status 200, and the socket that it comes over."""
         connection = self._connect()
         try:
             headers = {**self._headers, **({"content-type": "application/json"} if body else {})}
@@ -111,15 +117,17 @@ class GatewayClient:
                 connection.request(method, self._path + path, body=body, headers=headers)
             except (OSError, http.client.HTTPException) as error:
                 raise self._unreachable(error) from None
+            wire = connection.sock  # which an answer that is the connection's last takes over
+            assert isinstance(wire, socket.socket)
             try:
                 answer = connection.getresponse()
                 if answer.status != 200:
                     raise _read_refusal(answer)
-                yield answer
+                yield answer, wire
             except TimeoutError:
                 raise Broken(f"no byte came for {CONNECT_AND_IDLE_S:.0f} s") from None
             except (http.client.HTTPException, OSError) as error:
-                raise Broken(f"the answer broke off: {_name(error)}") from None
+                raise Broken(f"the answer broke off: {_name_end(error)}") from None
         finally:
             connection.close()
 
@@ -132,14 +140,37 @@ class GatewayClient:
         return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_AND_IDLE_S)
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        return Unreachable(
-            f"nothing answers at {self.url}: {_name(error)}", hint="start it with `forebay up`"
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLCertVerificationError):
+            plain = f"http://{self.url.partition('://')[2]}"
+            return Unreachable(f"{self.url} does not speak https: {_name(error)}", hint=f"try --url {plain}")
+        if isinstance(error, ssl.SSLError):
+            return Unreachable(f"the certificate of {self.url} is not to be trusted: {_name(error)}")
+        hint = (
+            "start it with `forebay up`" if is_loopback(self._host) else "check the address, and that it runs"
         )
+        return Unreachable(f"nothing answers at {self.url}: {_name(error)}", hint=hint)
+
+
+def _take_rest(answer: http.client.HTTPResponse, wire: socket.socket) -> None:
+    """Reads to the end of the body: to whoever counts, a caller that closes before it has left."""
+    clock = SystemClock()
+    deadline_ns = clock.monotonic_ns() + int(REST_S * 1e9)
+    with suppress(OSError, http.client.HTTPException):  # the answer itself is here
+        while (left_ns := deadline_ns - clock.monotonic_ns()) > 0:
+            wire.settimeout(left_ns / 1e9)
+            if not answer.read1(_READ_BYTES):
+                return
 
 
 def _read_refusal(answer: http.client.HTTPResponse) -> Refused:
     reason = read_refusal(answer.status, answer.read(ANSWER_MAX_BYTES), answer.reason)
     return Refused(reason.message, answer.status, str(reason.code or ""))
+
+
+def _name_end(error: Exception) -> str:
+    if isinstance(error, http.client.IncompleteRead | ConnectionError):
+        return "the gateway closed the connection"
+    return _name(error)
 
 
 def _name(error: Exception) -> str:

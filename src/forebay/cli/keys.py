@@ -45,7 +45,7 @@ def create(file: Path | None, options: NewKeyOptions, *, as_json: bool) -> Outco
     )
     with open_repos(file) as repos:
         record, plaintext = repos.keys.create(wanted, find_actor())
-    return _print_once(record, plaintext, as_json=as_json)
+    return _print_once(record, plaintext, repos.folder, as_json=as_json)
 
 
 def rotate(file: Path | None, key_id: str, *, overlap: str, expires: str | None, as_json: bool) -> Outcome:
@@ -54,18 +54,19 @@ def rotate(file: Path | None, key_id: str, *, overlap: str, expires: str | None,
     with open_repos(file) as repos:
         record, plaintext = repos.keys.rotate(key_id, find_actor(), overlap_s=overlap_s, expires_ns=ends_ns)
         old = repos.keys.get(key_id)
-    _print_once(record, plaintext, as_json=as_json)
+    _print_once(record, plaintext, repos.folder, as_json=as_json)
     print_note(f"{key_id} opens nothing any more from {format_moment(old.entry.expires_ns)} on")
     return Outcome.OK
 
 
-def _print_once(record: KeyRecord, plaintext: str, *, as_json: bool) -> Outcome:
+def _print_once(record: KeyRecord, plaintext: str, folder: Path, *, as_json: bool) -> Outcome:
     if as_json:
         print_json({"key": plaintext, **_describe(record)})
         return Outcome.OK
     print_line(plaintext)
     bounds = format_rights(record.rights) or "no limits of its own"
     print_note(f"{record.entry.id}: {record.entry.name}, {bounds}. It is shown only this once.")
+    print_note(f"It is a key of the data folder {folder}.")
     return Outcome.OK
 
 

@@ -45,7 +45,7 @@ def main(
         typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
-    """AI inference at scale over your own machines and the clouds, behind one gateway."""
+    """One gateway on one machine, in front of every model that you run there or rent elsewhere."""
 
 
 @app.command()
@@ -83,7 +83,13 @@ def chat(
         int, typer.Option("--max-tokens", min=1, help="End the answer after so many tokens.")
     ] = 1000,
     temperature: Annotated[
-        float | None, typer.Option("--temperature", min=0, max=2, help="0 is the most certain answer.")
+        float | None,
+        typer.Option(
+            "--temperature",
+            min=0,
+            max=2,
+            help="0 is the most certain answer. Without it 0.2 for models on this machine, else theirs.",
+        ),
     ] = None,
     url: Annotated[
         str | None, typer.Option("--url", help="Gateway to talk to instead of the one that runs here.")

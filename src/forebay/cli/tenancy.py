@@ -31,6 +31,7 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repos:
+    folder: Path  #: the data folder whose they are
     keys: KeyRepo
     teams: TeamRepo
     tokens: TokenRepo
@@ -79,6 +80,7 @@ def open_repos(file: Path | None) -> Iterator[Repos]:
     try:
         database.migrate()
         yield Repos(
+            folder=config.data_path,
             keys=KeyRepo(database, clock),
             teams=TeamRepo(database, clock),
             tokens=TokenRepo(database, clock),

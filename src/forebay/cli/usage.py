@@ -170,6 +170,8 @@ def _print_table(answer: _Answer, since: str) -> None:
     total = answer.total
     if UsageBy.HOUR in answer.by and not is_plain():
         print_note(f"tokens by hour: {compute_sparkline(_by_hour(answer.rows))}")
+    if any(_has_no_name(row, answer.by) for row in answer.rows):
+        print_note(f"{_NO_NAME}: requests that ended before a model or a target was known")
     if total.estimated:
         print_note(f"tokens of {total.estimated} requests were counted here: their targets never said")
 
@@ -181,7 +183,7 @@ def _make_table(answer: _Answer) -> Table:
     columns += [
         Column(title=title, align="right", kind="whole", rank=_RANKS.get(title, 0)) for title in _FIGURES
     ]
-    columns.append(Column(title="Tokens", kind="whole", rank=_RANKS["Tokens"]))
+    columns.append(Column(title="Share", kind="whole", rank=_RANKS["Share"]))
     if answer.hours is not None:
         columns.append(Column(title=answer.hours.title, kind="whole", rank=_RANKS["Hours"]))
     peak = max(_tokens(row.totals) for row in answer.rows)
@@ -200,17 +202,22 @@ def _make_table(answer: _Answer) -> Table:
     return Table(columns=columns, rows=rows, footer=footer if groups else ())
 
 
+def _has_no_name(row: UsageRow, by: Sequence[UsageBy]) -> bool:
+    return (UsageBy.MODEL in by and not row.model) or (UsageBy.TARGET in by and not row.target)
+
+
 def _group_column(by: UsageBy) -> Column:
     is_short = by in (UsageBy.HOUR, UsageBy.DAY, UsageBy.STATUS)
     return Column(title=by.value.capitalize(), kind="whole" if is_short else "name")
 
 
+_NO_NAME: Final = "(none)"
 _GROUP_TEXTS: Final[dict[UsageBy, Callable[[UsageRow, Mapping[str, str]], str]]] = {
     UsageBy.KEY: lambda row, names: names.get(row.key or "", row.key or "(unknown)"),
-    UsageBy.MODEL: lambda row, names: row.model or "(none)",
+    UsageBy.MODEL: lambda row, names: row.model or _NO_NAME,
     UsageBy.HOUR: lambda row, names: _moment(row.start_s, "%Y-%m-%d %H:00"),
     UsageBy.DAY: lambda row, names: _moment(row.start_s, "%Y-%m-%d"),
-    UsageBy.TARGET: lambda row, names: row.target or "(none)",
+    UsageBy.TARGET: lambda row, names: row.target or _NO_NAME,
     UsageBy.STATUS: lambda row, names: str(row.status),
     UsageBy.TEAM: lambda row, names: row.team or "(none)",
     UsageBy.PROJECT: lambda row, names: row.project or "(none)",
@@ -230,7 +237,7 @@ _FIGURES: Final[dict[str, Callable[[UsageTotals], str]]] = {
     "Time": lambda totals: _mean(totals.duration_ns_sum, totals.duration_count),
 }
 #: What a narrow terminal loses first, so that names stay readable.
-_RANKS: Final = {"Cached": 7, "TTFT": 6, "Hours": 5, "Time": 4, "Tokens": 3, "Failed": 2, "Requests": 1}
+_RANKS: Final = {"Cached": 7, "TTFT": 6, "Hours": 5, "Time": 4, "Share": 3, "Failed": 2, "Requests": 1}
 
 
 def _tokens_in(totals: UsageTotals) -> int | None:

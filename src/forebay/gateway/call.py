@@ -19,7 +19,7 @@ PIECES_MAX = 1024  #: of a body
 
 
 class Ending(Protocol):
-    """What a call asks the server: the date, and whether this answer is a connection's last."""
+    """What a call asks the server: the date, and whether connections are to end."""
 
     date: str  #: a header line
     closing: bool
@@ -35,6 +35,8 @@ class Wire(Protocol):
     @property
     def server(self) -> "Ending": ...
     def speaks_http_1_0(self, call: "Call") -> bool: ...
+    @property
+    def has_next(self) -> bool: ...
     @property
     def unsent_bytes(self) -> int: ...
     def resume_body(self, call: "Call") -> None: ...
@@ -177,10 +179,14 @@ class Call:
         return self._connection.drained is not None
 
     def _build_head(self, status: int, headers: str, framing: str) -> bytes:
-        if not self.keep_alive or not self.body_done or self._connection.server.closing:
+        connection = self._connection
+        ends = not self.keep_alive or not self.body_done
+        # While the server ends, requests that came whole are still served, and only the last answer says so.
+        if ends or (connection.server.closing and not connection.has_next):
+            self.keep_alive = False  # said, and so done: in no other case may the connection be closed
             headers += "connection: close\r\n"
         line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
-        return line + f"{framing}{headers}{self._connection.server.date}\r\n".encode("latin-1")
+        return line + f"{framing}{headers}{connection.server.date}\r\n".encode("latin-1")
 
     # --- what the connection does ---------------------------------------------------------------------------
 

@@ -263,7 +263,7 @@ class CallerConnection(Sender, asyncio.Protocol):
         if not call.body_done:
             self._linger()
             return
-        if not call.keep_alive or self.server.closing:
+        if not call.keep_alive:
             self._queue.clear()
             self._count_ahead()
             self.close()
@@ -345,6 +345,11 @@ class CallerConnection(Sender, asyncio.Protocol):
 
     def speaks_http_1_0(self, call: Call) -> bool:
         return (call.version or self._parser.get_http_version()) == "1.0"
+
+    @property
+    def has_next(self) -> bool:
+        """Whether a request waits for its turn behind the one that is being served."""
+        return bool(self._queue)
 
     @property
     def is_idle(self) -> bool:

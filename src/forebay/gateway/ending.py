@@ -177,7 +177,8 @@ def hide_address(error: ForebayError, exchange: Exchange) -> ForebayError:
     told = _UNREACHED.get(type(error))
     if told is None or exchange.target is None:
         return error
-    return type(error)(f"the target {exchange.target.id} {told}", retry_after_s=error.retry_after_s)
+    message = f"the target {exchange.target.id} {told}; the gateway's log says why"
+    return type(error)(message, retry_after_s=error.retry_after_s)
 
 
 def explain_cancel(exchange: Exchange, *, draining: bool) -> ForebayError:

@@ -29,6 +29,7 @@ from forebay.net.connection import Connection
 ERROR_TEXT_MAX = 1000  #: characters of a target's own words that are passed on when they are no JSON
 JSON_TYPE = b"application/json"
 _STREAM_TYPE = b"text/event-stream"
+END_MAX_S = 0.1  #: for a target to end a body of which all has been said; then its connection is closed
 _STREAM_HEADERS = "cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 
 
@@ -74,13 +75,7 @@ class Relay:
         data = await self._read_some(exchange, connection)
         if connection.status != 200 or not connection.header(b"content-type").startswith(_STREAM_TYPE):
             connection.put_back(data)
-            begun = self._monotonic_ns()
-            try:
-                whole = await connection.all()
-            finally:
-                exchange.waited_ns += self._monotonic_ns() - begun
-            answer = read_answer(connection, whole)
-            return self.correct_status(answer) if answer.status < 300 else answer
+            return await self._read_whole(exchange, connection)
         refuse_compressed(connection)
         call = exchange.call
         try:
@@ -95,7 +90,8 @@ class Relay:
                         return early
                     connection.content_seen = True
                     self._begin_stream(exchange, connection.header(b"content-type"), meter)
-                if ended:
+                # Many callers stop at the dialect's end: by then the answer has to be whole and on record.
+                if ended or (meter.is_done and meter.error is None and not call.left):
                     break
                 if out and call.streaming:
                     if meter.error is not None:
@@ -107,8 +103,11 @@ class Relay:
                     finally:
                         exchange.waited_ns += self._monotonic_ns() - begun
                 data = await self._read_some(exchange, connection)
-        except (CallerGone, CallerLeft):
+        except CallerGone:  # with a piece that it has not taken
             raise self._leave(exchange, meter) from None
+        except CallerLeft:
+            self._leave_after(exchange, meter, finish)
+            return None
         except asyncio.CancelledError:
             if call.streaming:
                 self._settle(exchange, meter)
@@ -119,7 +118,32 @@ class Relay:
             self._end_broken(exchange, meter, finish, error)
             return None
         self._end_stream(exchange, meter, finish, out if meter.error is None else _redact(out, secret))
+        if not ended:
+            await self._await_end(connection)
         return None
+
+    async def _read_whole(self, exchange: Exchange, connection: Connection) -> Answer:
+        """An answer that is no stream."""
+        begun = self._monotonic_ns()
+        try:
+            whole = await connection.all()
+        finally:
+            exchange.waited_ns += self._monotonic_ns() - begun
+        answer = read_answer(connection, whole)
+        return self.correct_status(answer) if answer.status < 300 else answer
+
+    async def _await_end(self, connection: Connection) -> None:
+        """Gives a target a moment for the body's own end, so that the connection can serve again.
+
+        Many servers send it on its own, right behind the dialect's end.  What else still comes is dropped.
+        """
+        connection.spare = True
+        connection.total_at = min(connection.total_at, asyncio.get_running_loop().time() + END_MAX_S)
+        try:
+            while not connection.complete:
+                await connection.some()
+        except ForebayError:
+            pass  # the answer was whole: `release` closes the connection, and that is all
 
     def stream_at_once(
         self, exchange: Exchange, connection: Connection, meter: Meter, finish: FinishStream
@@ -200,6 +224,19 @@ class Relay:
         self._settle(exchange, meter)
         return CallerLeft("the caller left")
 
+    def _leave_after(self, exchange: Exchange, meter: Meter, finish: FinishStream) -> None:
+        """For a caller that left while more was awaited: the answer is whole where its end had been sent.
+
+        Many clients stop reading there, and the target's last bytes bring them nothing.
+
+        Raises:
+            CallerLeft: it left in the middle.
+        """
+        if not exchange.call.streaming or meter.error is not None or not meter.ended_well:
+            raise self._leave(exchange, meter) from None
+        self._settle(exchange, meter)
+        finish(exchange, None)
+
     def _settle(self, exchange: Exchange, meter: Meter) -> None:
         """What was spent: as the target said, else as far as we saw it."""
         if meter.tokens is not None:
@@ -222,7 +259,10 @@ class Relay:
         target = exchange.target.id if exchange.target else ""
         error: TargetError | None = None
         if answer.status in (401, 403):
-            error = UpstreamCredentials(f"the target {target} refused the gateway's credentials")
+            what = "refused the gateway's credentials"
+            if exchange.target is not None and exchange.target.api_key is None:
+                what = "wants credentials, and the gateway has none for it: set its `api_key` in forebay.yaml"
+            error = UpstreamCredentials(f"the target {target} {what}")
         elif answer.status < 400:
             error = UpstreamRedirect(f"the target {target} answered with a redirect ({answer.status})")
         if error is not None:

@@ -88,7 +88,9 @@ class Sender:
     def _put_last(self, data: bytes) -> None:
         """Sends what ends an answer, with the turn's end."""
         waiting = self._waiting
-        if not waiting and len(data) <= WAITING_MAX_BYTES:
+        if not data:  # the connection's end is the answer's: it too comes behind the record
+            self._turn.flush()
+        elif not waiting and len(data) <= WAITING_MAX_BYTES:
             self._waiting = data
             self._turn.add_answer(self)
         elif len(waiting) + len(data) <= WAITING_MAX_BYTES:

@@ -39,12 +39,14 @@ class Answer:
         headers: names as sent, each with its first value; without trailers and those of 1xx answers.
         complete: whether the last byte has been parsed.
         received: body bytes so far.
+        spare: whether its reader has had all that matters and waits for the end alone, so that whoever needs
+            the connection's place may have it.
     """
 
     __slots__ = (
         "_account", "_chunks", "_counted", "_framed_after", "_framing_bytes", "_held", "_incoming",
         "_keep_alive", "_limit", "_limit_max", "_merged", "_parser", "complete", "headers", "on_header",
-        "received", "status",
+        "received", "spare", "status",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -65,6 +67,7 @@ class Answer:
         self.complete = False
         self.status = 0
         self.received = 0
+        self.spare = False
         self.headers: Mapping[bytes, bytes] = _NO_HEADERS
 
     def _expect(self, limit: int, account: Account | None) -> None:
@@ -72,6 +75,7 @@ class Answer:
         self.complete = False
         self.status = 0
         self.received = 0
+        self.spare = False
         self.headers = _NO_HEADERS
         self._incoming.clear()
         self._held = 0

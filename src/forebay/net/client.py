@@ -121,13 +121,14 @@ class Origin:
         return connection if connection is not None else await self.connect(connect_s)
 
     async def connect(self, connect_s: float) -> Connection:
-        """A new connection, in the place of an idle one if need be; raises like `acquire`."""
+        """A new connection, in the place of an idle or spare one if need be; raises like `acquire`."""
         if len(self._open) + self._connecting >= self.connections_max:
-            if not self._idle:
+            spare = self._idle[0] if self._idle else next((one for one in self._open if one.spare), None)
+            if spare is None:
                 raise ConnectionsExhausted(
                     f"all {self.connections_max} connections to {self.name} are in use"
                 )
-            self._idle[0].abort()
+            spare.abort()
         self._connecting += 1
         try:
             connection = await self._open_socket(connect_s)

@@ -65,6 +65,11 @@ class EventSplitter:
         self._held = bytearray()  # an event without its end; empty means that the last byte was its LF
         self._undecided = False  # `_held` is a whole event, unless an LF comes next and belongs to it
 
+    @property
+    def holds_part(self) -> bool:
+        """Whether an event has begun whose end is not certain yet."""
+        return bool(self._held)
+
     def feed(self, data: bytes) -> list[bytes]:
         """The events that are complete now."""
         if self._held or b"\r" in data or b"\n\n\n" in data or data[:1] == b"\n":

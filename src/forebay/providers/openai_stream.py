@@ -15,6 +15,7 @@ from forebay.providers.json_edit import NOTHING, UNREADABLE, drop_field
 from forebay.providers.openai_usage import Usage, count_tokens, read_usage
 
 _DONE = b"\n\ndata: [DONE]\n\n"
+_DONE_TAILS = (b"[DONE]\n\n", b"[DONE]\r\n\r\n")
 _CONTENT = b'"delta":{"content":"'  # how most engines begin it
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 _NULL_USAGE = b',"usage":null}\n\n'  # at an event's end: inside a string its quotes would be escaped
@@ -118,6 +119,15 @@ class StreamMeter:
             if choices:
                 return any(choice.finish_reason for choice in choices)
         return False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the last that came is `[DONE]`, so that nothing is to follow; to be asked of each block."""
+        last = self._last
+        if not last.endswith(_DONE_TAILS) or self._splitter.holds_part:
+            return False
+        start, _ = _find_event(last, len(last) - 1)
+        return _read_data(last[start:]) == b"[DONE]"
 
     def feed(self, data: bytes) -> bytes:
         """The bytes to hand on now, `b""` while nothing may go out yet.

@@ -1,4 +1,4 @@
-"""Teams and projects as rows, the rights of keys, tokens of the admin API, its audit; regions in the ledger."""
+"""Teams and projects as rows, rights of keys, tokens of the admin API, its audit; regions in the ledger."""
 
 import time
 
