@@ -1,5 +1,6 @@
 """The control plane as a process: first start, edits of the configuration, restarts, the end."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from control_scene import AUTH, ENGINE_URLS, LiveControl, Scene, make_event
 
+from forebay.app import control_plane
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config, load_config
 from forebay.app.config_edit import ConfigEdit, load_edit
@@ -16,7 +18,7 @@ from forebay.app.control_watch import list_restart_settings, load_saved_config, 
 from forebay.core.events import encode_event
 from forebay.core.keys import compute_key_digest
 from forebay.core.routes import decode_snapshot
-from forebay.gateway.tenancy import FOREBAY
+from forebay.gateway.tenancy import FOREBAY, NewKey
 from forebay.ledger.segment import SegmentWriter
 
 ONE = "models:\n  one: {endpoints: [chat/completions], targets: [{engine: smollm2-135m}]}\n"
@@ -323,6 +325,30 @@ def test_a_key_that_the_command_line_revokes_leaves_the_snapshot(start: Start, t
     scene.close()
     path = control.data / "run" / "snapshot.msgpack"
     control.wait_for(lambda: decode_snapshot(path.read_bytes()).keys == ())
+
+
+def test_a_change_of_keys_waits_for_no_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_plane, "REFRESH_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(control_plane, "KEYS_INTERVAL_S", 3600.0)
+    scene, other = Scene(tmp_path), Scene(tmp_path)
+
+    async def see_changes() -> None:
+        loops = asyncio.create_task(scene.plane.run())
+        for name in ("a", "b"):
+            record, _ = await asyncio.to_thread(other.keys.create, NewKey(name=name), FOREBAY)
+            await wait_for_keys(1)
+            await asyncio.to_thread(other.keys.revoke, record.entry.id, FOREBAY)
+            await wait_for_keys(0)
+        loops.cancel()
+
+    async def wait_for_keys(count: int) -> None:
+        async with asyncio.timeout(20):
+            while (written := scene.plane.snapshot_state) is None or len(written.snapshot.keys) != count:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(see_changes())
+    scene.close()
+    other.close()
 
 
 def test_a_snapshot_that_vanishes_is_written_again(start: Start) -> None:
