@@ -38,6 +38,7 @@ def compute_check_problems(
         *_check_engines(source.data, origin),
         *_check_models(source.data, origin, env),
         *_check_prices(source.data),
+        *_check_reference(("data", "database"), _mapping(source.data.get("data")), origin, env),
         *_check_limits(source.data),
     ]
     return [
@@ -218,18 +219,21 @@ def _check_secret(
     ca = target.get("tls_ca")
     if isinstance(ca, str) and (problem := _find_ca_problem(origin.folder, ca)):
         yield _error((*path, "tls_ca"), problem, "give a PEM file; relative paths start at the file's folder")
-    reference = target.get("api_key")
+    yield from _check_reference((*path, "api_key"), target, origin, env)
+
+
+def _check_reference(
+    path: KeyPath, section: Mapping[str, Any], origin: ConfigOrigin, env: Mapping[str, str]
+) -> Iterator[Found]:
+    """Whether a secret that the last key of the path refers to is there."""
+    reference = section.get(str(path[-1]))
     if not isinstance(reference, str):
         return
     kind, _, rest = reference.partition(":")
     if kind == "env" and rest.isidentifier() and not env.get(rest):
-        yield _warning(
-            (*path, "api_key"), f"the environment variable {rest} is not set", "export it", secret=True
-        )
+        yield _warning(path, f"the environment variable {rest} is not set", "export it", secret=True)
     if kind == "file" and rest.strip() and not _is_file(origin.folder, rest):
-        yield _warning(
-            (*path, "api_key"), "the file with the secret can't be found", "check the path", secret=True
-        )
+        yield _warning(path, "the file with the secret can't be found", "check the path", secret=True)
 
 
 def _find_ca_problem(folder: Path, name: str) -> str | None:

@@ -19,6 +19,7 @@ from forebay.app.config_values import (
     Bytes,
     ConfigOrigin,
     Count,
+    DatabasePlace,
     EngineName,
     Host,
     Label,
@@ -45,6 +46,12 @@ class DataConfig(Section):
     dir: ResolvedPath = Field(
         default=Path(".forebay"),
         description="Folder of database, ledger, keys and logs; created with mode 0700.",
+    )
+    database: DatabasePlace | None = Field(
+        default=None,
+        description="Another place for the database: the path of an SQLite file, or a reference (`env:NAME`, "
+        "`file:PATH`) to an address like `postgresql://user:password@host/name`; null is `forebay.db` in the "
+        "folder.",
     )
 
 

@@ -60,6 +60,14 @@ def _check_secret(value: str, info: ValidationInfo) -> str:
     raise ValueError("a secret is given as a reference: env:NAME or file:PATH")
 
 
+def _check_database(value: str, info: ValidationInfo) -> str:
+    if value.startswith(("env:", "file:")):
+        return _check_secret(value, info)
+    if ":" in value:
+        raise ValueError("an address may hold a password: give it as a reference, env:NAME or file:PATH")
+    return str(_resolve_path(Path(value), info))
+
+
 def _check_url(value: str) -> str:
     """No part of the value goes into a message: people paste addresses with passwords in them."""
     try:
@@ -92,6 +100,12 @@ SecretReference = Annotated[
     str,
     AfterValidator(_check_secret),
     WithJsonSchema({"type": "string", "pattern": "^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$"}),
+]
+DatabasePlace = Annotated[
+    str,
+    Field(min_length=1),
+    AfterValidator(_check_database),
+    WithJsonSchema({"type": "string", "pattern": "^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+|[^:]+)$"}),
 ]
 Url = Annotated[str, AfterValidator(_check_url)]
 Host = Annotated[str, AfterValidator(_check_host)]

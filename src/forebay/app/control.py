@@ -30,6 +30,7 @@ from forebay.app.control_server import AdminServer
 from forebay.app.control_setup import ensure_local_key, load_admin_token
 from forebay.app.control_tenancy import Repos, TenancyRoutes
 from forebay.app.control_watch import ConfigWatch, load_saved_config
+from forebay.app.database import open_database
 from forebay.app.quota_server import QuotaServer
 from forebay.app.quota_state import QuotaState
 from forebay.app.redaction import log_to_stderr, redactor
@@ -37,7 +38,6 @@ from forebay.app.secret_refs import keep_from_logs
 from forebay.app.supervisor_socket import open_listener
 from forebay.core.errors import ConfigInvalid, ForebayError
 from forebay.ledger.ingest import Ingester, IngestLimits
-from forebay.store.database import Database
 from forebay.store.errors import StoreNewer
 
 logger = logging.getLogger("forebay.control")
@@ -60,7 +60,7 @@ class Control:
         self, watch: ConfigWatch, started: Config, engine_urls: Mapping[str, str], listen_fd: int | None
     ) -> None:
         clock, config = SystemClock(), started
-        self._database = Database.open(config.database_path)
+        self._database = open_database(config)
         self._database.migrate()
         repos = Repos.open(self._database, clock)
         ensure_local_key(config.local_key_path, repos.keys)
@@ -141,7 +141,9 @@ def load_configs(
         is_expected=is_expected,
         started=started,
     )
-    return watch, (started or watch.config).model_copy(update={"data": defaults.data})
+    started = started or watch.config
+    data_config = started.data.model_copy(update={"dir": defaults.data.dir})
+    return watch, started.model_copy(update={"data": data_config})
 
 
 def load_engine_urls(path: Path) -> dict[str, str]:

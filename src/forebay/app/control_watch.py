@@ -184,6 +184,7 @@ def list_restart_settings(running: Config, edited: Config) -> tuple[str, ...]:
     """The settings whose edit waits for the next `forebay up`, by their names in the file."""
     pairs = {
         "data.dir": (running.data.dir, edited.data.dir),
+        "data.database": (running.data.database, edited.data.database),
         "gateway.host": (running.gateway.host, edited.gateway.host),
         "gateway.port": (running.gateway.port, edited.gateway.port),
         "gateway.workers": (running.gateway.workers, edited.gateway.workers),

@@ -16,6 +16,7 @@ import msgspec
 
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
+from forebay.app.database import open_database
 from forebay.cli.bill_export import COUNTS, format_usd, list_fields, write_csv
 from forebay.cli.parquet import find_parquet, write_parquet
 from forebay.cli.tables import Cell, Column, Table, print_table
@@ -170,7 +171,7 @@ def _load(config: Config, wanted: _Wanted, clock: SystemClock, *, recompute: boo
         print_note(f"nothing was recorded in {config.data_path} yet; `forebay up` starts Forebay")
         empty = Bill(since_ns=wanted.since_ns, until_ns=wanted.until_ns, rows=())
         return _Found(bill=empty, key_names={}, terms=(), corrections=())
-    database = Database.open(config.database_path)
+    database = open_database(config)
     try:
         database.migrate()
         take_in(database, config, clock)

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from forebay.app.config import Config
 from forebay.app.config_running import load_live_state
+from forebay.app.database import open_database
 from forebay.app.supervisor_policy import ChildState
 from forebay.app.supervisor_socket import AddressUnavailable, open_listener
 from forebay.app.supervisor_state import ChildStatus, RunState
@@ -15,7 +16,6 @@ from forebay.app.up_children import load_last_engine_urls, name_engine_child, pl
 from forebay.cli.finding import Finding, Verdict
 from forebay.engines.health import probe_generation
 from forebay.net.probe import Healthy, Unhealthy, probe
-from forebay.store.database import Database
 from forebay.store.errors import StoreError, StoreMissing, StoreOutdated
 
 HEALTH_TIMEOUT_S: Final = 5.0
@@ -108,7 +108,7 @@ def _check_models(state: RunState, config: Config) -> Iterator[Finding]:
 
 def _check_database(config: Config) -> Finding:
     try:
-        database = Database.open(config.database_path, create=False)
+        database = open_database(config, create=False)
         try:
             return Finding(
                 name="database", verdict=Verdict.OK, message=f"tables of version {database.check_revision()}"
@@ -123,5 +123,8 @@ def _check_database(config: Config) -> Finding:
         )
     except StoreError as error:
         return Finding(
-            name="database", verdict=Verdict.FAIL, message=error.message, hint=f"see {config.database_path}"
+            name="database",
+            verdict=Verdict.FAIL,
+            message=error.message,
+            hint=f"see {config.data.database or config.database_path}",
         )

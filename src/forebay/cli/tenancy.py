@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from forebay.app.clock import SystemClock
+from forebay.app.database import open_database
 from forebay.cli.terminal import Failure, is_plain, print_line
 from forebay.cli.usable_config import load_usable_config
 from forebay.core.keys import ALL_MODELS, Rights
@@ -24,7 +25,6 @@ from forebay.gateway.repo_audit import AuditRepo
 from forebay.gateway.repo_teams import TeamRepo
 from forebay.gateway.repo_tokens import TokenRepo
 from forebay.gateway.tenancy import Actor
-from forebay.store.database import Database
 
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -75,7 +75,7 @@ class RightsOptions:
 @contextmanager
 def open_repos(file: Path | None) -> Iterator[Repos]:
     config = load_usable_config(file)
-    database = Database.open(config.database_path)
+    database = open_database(config)
     clock = SystemClock()
     try:
         database.migrate()

@@ -18,6 +18,7 @@ import msgspec
 
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
+from forebay.app.database import open_database
 from forebay.cli.tables import Cell, Column, Table, print_table, terminal_columns
 from forebay.cli.terminal import Failure, Outcome, is_plain, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
@@ -107,7 +108,7 @@ def _load(config: Config, query: UsageQuery, clock: SystemClock, *, rebuild: boo
     if not config.data_path.exists():
         print_note(f"nothing was recorded in {config.data_path} yet; `forebay up` starts Forebay")
         return _Answer(by=query.by, rows=(), key_names={})
-    database = Database.open(config.database_path)
+    database = open_database(config)
     try:
         database.migrate()
         take_in(database, config, clock)

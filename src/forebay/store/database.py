@@ -75,7 +75,7 @@ class Database:
             with _typed_errors():
                 _switch_to_wal(engine)
         else:
-            engine = create_engine(url, hide_parameters=True, pool_pre_ping=True)
+            engine = _create_postgres(url, busy_timeout_s)
         return cls(engine)
 
     def close(self) -> None:
@@ -122,6 +122,21 @@ class Database:
         """The number of the tables' state, when it is this version's.  Raises StoreOutdated or StoreNewer."""
         with self.read() as connection:
             return _check_revision(connection)
+
+
+def _create_postgres(url: URL, busy_timeout_s: float) -> Engine:
+    if url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+    waits = {
+        "connect_timeout": max(2, round(busy_timeout_s)),
+        "options": f"-c lock_timeout={max(1, round(busy_timeout_s * 1000))}",
+    }
+    try:
+        return create_engine(url, hide_parameters=True, pool_pre_ping=True, connect_args=waits)
+    except ModuleNotFoundError as error:
+        raise StoreUnavailable(
+            f"PostgreSQL needs the package {error.name}: pip install 'forebay[postgres]'"
+        ) from None
 
 
 def _make_url(location: Path | str) -> URL:
