@@ -427,7 +427,7 @@ def test_one_worker_is_killed_and_the_other_serves_on(
     assert {record.worker for record in first.records()} == {0, 1}
     first.kill()
     assert second.metric("forebay_requests_total", model="m") == counted, "what it counted stays counted"
-    assert second.metric("forebay_requests_in_flight") == 0
+    second.until(lambda: second.metric("forebay_requests_in_flight") == 0)
     with Load(second.url, 4, fresh=True) as after:
         after.wait(100)
     assert after.failed == []
