@@ -68,3 +68,23 @@ def test_of_a_damaged_file_nothing_counts_as_untouched(tmp_path: Path) -> None:
     use(path, "e", 1)
     left = {name: meter.left for name, meter in restart(path, "cde").items()}
     assert left == {"c": 6, "d": 6, "e": 9}, "a new limit writes over no other"
+
+
+def test_a_damaged_file_heals_once_all_limits_that_there_are_were_saved(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    use(path, "abc", 4)
+    data = bytearray(path.read_bytes())
+    data[len(HEADER) : len(HEADER) + SLOT_BYTES] = bytes(SLOT_BYTES)
+    path.write_bytes(data)
+    meters = {name: make_meter(limit(name), NOW) for name in "abc"}
+    state = QuotaState(path)
+    state.restore(meters, NOW)
+    state.save(meters.values())
+    state.heal()
+    meters["b"].take(1)
+    state.save(meters.values())
+    state.close()
+    left = {name: meter.left for name, meter in restart(path, "abcn").items()}
+    assert left == {"a": 0, "b": 5, "c": 6, "n": 10}
+    assert path.stat().st_size == len(HEADER) + 3 * SLOT_BYTES
+    assert path.stat().st_mode & 0o777 == 0o600

@@ -96,6 +96,7 @@ class QuotaServer:
         self._lender.set_limits(limits, now)
         self._state.restore(self._lender.meters, now)
         self._state.save(self._lender.meters.values())
+        self._state.heal()
         self._limits = limits
 
     def list_standings(self) -> list[Standing]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from zlib import crc32
 
+from forebay.app.atomic_file import write_atomically
 from forebay.core.limits import Measure
 from forebay.gateway.policy.meter import PERIOD_NS, Meter, Now
 
@@ -25,6 +26,7 @@ class QuotaState:
     """The file.  Raises OSError from every method that touches it."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._slots: dict[bytes, int] = {}
         self._saved: dict[bytes, bytes] = {}
@@ -75,6 +77,22 @@ class QuotaState:
             if os.pwrite(self._fd, slot, at) != SLOT_BYTES:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._saved[digest] = slot
+
+    def heal(self) -> None:
+        """Writes a damaged file anew without the slots that nobody can read.
+
+        To be called once the limits that there are have been saved: those that were lost among them are saved
+        as used up, and new ones need not start so any more.
+        """
+        if not self._is_damaged:
+            return
+        write_atomically(self._path, HEADER + b"".join(self._saved.values()))
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        os.close(self._fd)
+        self._fd = fd
+        self._slots = {digest: len(HEADER) + at * SLOT_BYTES for at, digest in enumerate(self._saved)}
+        self._end = len(HEADER) + len(self._slots) * SLOT_BYTES
+        self._is_damaged = False
 
     def close(self) -> None:
         if self._fd >= 0:
