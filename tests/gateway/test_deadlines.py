@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from forebay.core.events import Finished, Outcome, Tokens, decode_event
+from forebay.core.errors import StaleConnection
+from forebay.core.events import Finished, Outcome, Tokens, UsageSource, decode_event
 from forebay.core.routes import RouteTable, Snapshot
 from forebay.gateway.call import Call
 from forebay.gateway.caller import HEAD_MAX_S, IDLE_MAX_S, LINGER_MAX_S
@@ -414,6 +415,34 @@ def test_a_request_that_begins_in_the_turn_of_the_cut_is_cut_as_well(tmp_path: P
         assert (status, b"gateway_draining" in answer) == (503, True)
         assert not made.upstream.requests
         assert not made.service.active
+        writer.close()
+
+    run(test, tmp_path)
+
+
+def test_what_no_target_has_seen_is_not_counted(tmp_path: Path) -> None:
+    """A pooled connection ends before the request went out, and there is no other to be had."""
+
+    async def test(made: World) -> None:
+        reader, writer = await made.connect()
+        body = b'{"model":"m"}'
+        request = HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
+        writer.write(request)
+        assert (await read_answer(reader))[0] == 200
+        serve = made.server.handler
+
+        def serve_and_lose(call: Call) -> Any:
+            assert serve(call) is None, "it was sent over the pooled connection"
+            (exchange,) = made.service.active
+            assert exchange.connection is not None
+            exchange.connection.fail(StaleConnection("gone before it was asked"))
+
+        made.server.handler = serve_and_lose
+        made.upstream.stop_listening()
+        writer.write(request)
+        assert (await read_answer(reader))[0] == 503
+        record = made.records()[-1]
+        assert (record.usage_source, record.tokens) == (UsageSource.NONE, Tokens())
         writer.close()
 
     run(test, tmp_path)

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from forebay.app.atomic_file import write_atomically
 from forebay.core.limits import Measure
-from forebay.gateway.policy.meter import PERIOD_NS, Meter, Now
+from forebay.gateway.policy.meter import Meter, Now
 
 HEADER = b"forebay-quota 1\n"
 _SLOT = struct.Struct("<16sqqQqqq")  # id, amount, whole units, rest of a unit, at_ns, ends_ns, epoch
@@ -65,7 +65,7 @@ class QuotaState:
     def save(self, meters: Iterable[Meter]) -> None:
         for meter in meters:
             digest = _digest(meter.limit.id)
-            unit = _unit(meter)
+            unit = meter.unit
             whole, rest = divmod(meter.level, unit)
             amount = meter.limit.amount
             slot = _SLOT.pack(digest, amount, whole, rest, meter.at_ns, meter.ends_ns, meter.epoch)
@@ -108,14 +108,9 @@ def _digest(limit_id: str) -> bytes:
     return hashlib.sha256(limit_id.encode()).digest()[:16]
 
 
-def _unit(meter: Meter) -> int:
-    limit = meter.limit
-    return PERIOD_NS[limit.period] if meter.is_bucket and limit.period else 1
-
-
 def _restore(meter: Meter, slot: bytes, now: Now) -> None:
     _, amount, whole, rest, at_ns, _ends_ns, epoch = _SLOT.unpack_from(slot)
-    unit = _unit(meter)
+    unit = meter.unit
     if rest >= unit:
         meter.level = 0
         return

@@ -72,8 +72,8 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """One limit of one owner.
 
     Attributes:
-        id: unique, and the same as long as owner, measure, period and models are.
-        owner: whose it is, for people: `team growth`, `project translate`, `key key_1234`.
+        id: unique, and the same as long as owner, measure, period, kind and models are.
+        owner: whose it is, for people: `team growth`, `project growth/search`, `key key_1234`.
         amount: units in each period, or at a time for `concurrent_requests`.
         period: None for `concurrent_requests`.
         models: glob patterns over the public names to which it applies.

@@ -1,6 +1,7 @@
 """How a request ends: one answer to the caller, one record, in that order of safety: the record first.
 
-What a caller has seen is on record, whatever is killed next.  Nothing here waits.
+What a caller has seen is on record, whatever is killed next, unless the disk refuses records: then they wait
+in memory.  Nothing here waits.
 """
 
 import logging

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import msgspec
+
 from forebay.core.limits import EVEN, Kind, Limit, Measure
 from forebay.gateway.policy.lending import Loan
 from forebay.gateway.policy.meter import PERIOD_NS, Meter, Now, make_meter
@@ -29,7 +31,7 @@ class Lease:
         epoch: of the loans; units of an earlier one are void.
         ends_at: when the period of the loans ends, and what is left with it.
         in_use: places that requests hold, for `concurrent_requests`.
-        spent: units since the last sweep, which says how much to ask for next.
+        spent: units taken lately, halved by each sweep; says how much to ask for next.
         used_at: the loop's time of the last use.
         guess_max: the most that is reserved where the length of the answer is a guess.
         known_left: what the authority had left when it last lent.
@@ -153,7 +155,7 @@ class Lease:
         twice, however often the authority comes and goes: a bucket fills at the share's rate.
         """
         share = self.limit.amount // max(1, workers)
-        meter = make_meter(_with_amount(self.limit, share), now)
+        meter = make_meter(msgspec.structs.replace(self.limit, amount=share), now)
         if meter.is_bucket:
             meter.level = 0
         elif self.is_concurrent:
@@ -206,17 +208,3 @@ def format_seconds(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s"
-
-
-def _with_amount(limit: Limit, amount: int) -> Limit:
-    return Limit(
-        id=limit.id,
-        owner=limit.owner,
-        measure=limit.measure,
-        amount=amount,
-        period=limit.period,
-        kind=limit.kind,
-        time_zone=limit.time_zone,
-        weights=limit.weights,
-        models=limit.models,
-    )

@@ -79,6 +79,14 @@ def count_tokens(lease: Lease, tokens: Tokens) -> int:
     return units + (tokens.output or 0) if counts & OUTPUT else units
 
 
+def count_need(lease: Lease, tokens: Tokens, *, named: bool) -> int:
+    """Units of a limit that a request needs by its estimate; `named`: its output is the caller's word."""
+    units = count_tokens(lease, tokens)
+    if units > lease.guess_max and not named and lease.counts:
+        return lease.bound_guess(units, count_tokens(lease, Tokens(input=tokens.input)))
+    return units
+
+
 class Quota:
     """See the module.
 
@@ -148,9 +156,7 @@ class Quota:
         for lease in plan.leases:
             if now_s >= lease.ends_at:
                 lease.end_period()
-            units = count_tokens(lease, tokens)
-            if units > lease.guess_max and not exchange.names_output:
-                units = lease.bound_guess(units, count_tokens(lease, Tokens(input=tokens.input)))
+            units = count_need(lease, tokens, named=exchange.names_output)
             if lease.left < units:
                 return False
             taken.append((lease, units, lease.epoch))
@@ -208,11 +214,7 @@ class Quota:
 
     def _count_need(self, exchange: Exchange, lease: Lease) -> int:
         """Units of one limit that a request needs."""
-        tokens = self._estimate(exchange)
-        units = count_tokens(lease, tokens)
-        if units > lease.guess_max and not exchange.names_output:
-            return lease.bound_guess(units, count_tokens(lease, Tokens(input=tokens.input)))
-        return units
+        return count_need(lease, self._estimate(exchange), named=exchange.names_output)
 
     def _refuse(self, exchange: Exchange, plan: Plan, lease: Lease, wait_s: float) -> RateLimited:
         exchange.limit_headers = plan.describe()

@@ -255,6 +255,8 @@ class Service:
                 if step is Step.STOP:
                     raise
                 tries.resent = step is Step.SAME
+                if tries.resent and tries.made == 1:
+                    exchange.sent = False  # no target has seen it yet
                 continue
             if answer is None:
                 return
@@ -329,8 +331,8 @@ class Service:
         # Not for a whole answer, whose first byte comes when all its tokens are there.
         first_s = timeouts.first_token_s if exchange.stream and exchange.tries.has_alternative else None
         target.origin.watch(connection, first_s, timeouts.idle_s, exchange.deadline)
-        exchange.sent = True
         connection.send(head, payload, exchange.state.snapshot.limits.answer_max_bytes, self.memory)
+        exchange.sent = True
 
     async def _wait_whole(self, exchange: Exchange, connection: Connection) -> Answer:
         begun = self._monotonic_ns()

@@ -2,8 +2,8 @@
 
 Under load one turn serves many requests.  Sent one right after the other, they wake a peer's process once and
 not each on its own, which costs more than the sending; and their records go to the disk with one system call.
-No end of an answer ever goes out before the records of the turn are written.  It never waits for more work: a
-turn with one request ends right after it.
+No end of an answer goes out before the records of the turn are written, or kept where the disk refuses them.
+It never waits for more work: a turn with one request ends right after it.
 """
 
 import asyncio

@@ -50,13 +50,11 @@ class Shortage(msgspec.Struct, frozen=True):
 
     Attributes:
         wait_ns: until there would be enough, None where time does not tell.
-        lent: units that other workers hold, and may give back.
     """
 
     limit_id: str
     left: int
     wait_ns: int | None
-    lent: int
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -140,8 +138,7 @@ class Lender:
             meter = self.meters[want.limit_id]
             meter.advance(now)
             if want.need > meter.left:
-                lent = sum(units for name, units in self._lent[want.limit_id].items() if name != worker)
-                return Shortage(want.limit_id, meter.left, meter.compute_wait_ns(want.need, now), lent)
+                return Shortage(want.limit_id, meter.left, meter.compute_wait_ns(want.need, now))
         return tuple(self._lend(worker, want, now) for want in wants)
 
     def _lend(self, worker: str, want: Want, now: Now) -> Loan:

@@ -70,25 +70,25 @@ class Meter(msgspec.Struct):
         return self.limit.period is not None and self.limit.kind is Kind.BUCKET
 
     @property
-    def _unit(self) -> int:
+    def unit(self) -> int:
         """One unit, as the level counts it."""
         period = self.limit.period
-        return PERIOD_NS[period] if period is not None and self.limit.kind is Kind.BUCKET else 1
+        return PERIOD_NS[period] if self.is_bucket and period is not None else 1
 
     @property
     def left(self) -> int:
         """Whole units that may be taken; negative while more was used than there was."""
-        return self.level // self._unit
+        return self.level // self.unit
 
     def take(self, units: int) -> None:
         """Takes units, whether or not they are there."""
-        self.level -= units * self._unit
+        self.level -= units * self.unit
 
     def give(self, units: int, epoch: int) -> None:
         """Takes units back that were lent in an epoch."""
         if epoch != self.epoch:
             return
-        self.level = min(self.limit.amount * self._unit, self.level + units * self._unit)
+        self.level = min(self.limit.amount * self.unit, self.level + units * self.unit)
 
     def compute_wait_ns(self, units: int, now: Now) -> int | None:
         """How long until so many units are left, if nobody takes any; None where time does not tell.
@@ -111,7 +111,7 @@ class Meter(msgspec.Struct):
         before = self.limit
         self.limit = limit
         if self.is_bucket:
-            self.level = min(self.level, limit.amount * self._unit)
+            self.level = min(self.level, limit.amount * self.unit)
         else:
             self.level += limit.amount - before.amount
 
