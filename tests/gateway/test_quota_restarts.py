@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from forebay.app.quota_state import HEADER, SLOT_BYTES, QuotaState
 from forebay.core.limits import Kind, Limit, Measure, Period
 from forebay.gateway.policy.meter import Meter, Now, make_meter
@@ -88,3 +90,23 @@ def test_a_damaged_file_heals_once_all_limits_that_there_are_were_saved(tmp_path
     assert left == {"a": 0, "b": 5, "c": 6, "n": 10}
     assert path.stat().st_size == len(HEADER) + 3 * SLOT_BYTES
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "damage", ["a byte less", "a slot and a half less", "another header", "other content"]
+)
+def test_of_a_file_that_lost_slots_nothing_that_is_missing_counts_as_untouched(
+    tmp_path: Path, damage: str
+) -> None:
+    path = tmp_path / "s"
+    use(path, "ab", 10)
+    data = path.read_bytes()
+    path.write_bytes(
+        {
+            "a byte less": data[:-1],
+            "a slot and a half less": data[: -SLOT_BYTES * 3 // 2],
+            "another header": b"X" + data[1:],
+            "other content": b"nonsense",
+        }[damage]
+    )
+    assert [meter.left for meter in restart(path, "ab").values()] == [0, 0]

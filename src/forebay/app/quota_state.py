@@ -7,6 +7,7 @@ check fails, or that says what can't be, counts as a limit of which all was used
 
 import errno
 import hashlib
+import logging
 import os
 import struct
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,8 @@ from zlib import crc32
 from forebay.app.atomic_file import write_atomically
 from forebay.core.limits import Measure
 from forebay.gateway.policy.meter import Meter, Now
+
+logger = logging.getLogger("forebay.quota")
 
 HEADER = b"forebay-quota 1\n"
 _SLOT = struct.Struct("<16sqqQqqq")  # id, amount, whole units, rest of a unit, at_ns, ends_ns, epoch
@@ -32,11 +35,14 @@ class QuotaState:
         self._saved: dict[bytes, bytes] = {}
         self._restored: set[str] = set()
         data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+        # A file that is empty was just made; of any other without its header, or cut short, slots are lost.
+        self._is_damaged = bool(data) and (
+            not data.startswith(HEADER) or (len(data) - len(HEADER)) % SLOT_BYTES != 0
+        )
         if not data.startswith(HEADER):
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, HEADER, 0)
             data = HEADER
-        self._is_damaged = False
         self._end = len(HEADER)
         for at in range(len(HEADER), len(data) - SLOT_BYTES + 1, SLOT_BYTES):
             slot = data[at : at + SLOT_BYTES]
@@ -86,6 +92,7 @@ class QuotaState:
         """
         if not self._is_damaged:
             return
+        logger.warning("%s was damaged: limits that it had lost count as used up in this period", self._path)
         write_atomically(self._path, HEADER + b"".join(self._saved.values()))
         fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         os.close(self._fd)
