@@ -101,8 +101,10 @@ def test_each_thing_that_is_counted_has_its_measure_and_its_words(measure: str) 
     compiled = compile_rules({"team": "web", measure: 7, **per})
     (limit,) = compiled.limits.values()
     when = "at a time" if measure == "concurrent_requests" else "a day"
-    assert (limit.measure.value, limit.amount) == (measure, 7)
-    assert limit.describe() == f"7 {measure.replace('_', ' ')} {when} of team web"
+    unit = 10**9 if measure == "cost_usd" else 1
+    words = "USD" if measure == "cost_usd" else measure.replace("_", " ")
+    assert (limit.measure.value, limit.amount) == (measure, 7 * unit)
+    assert limit.describe() == f"7 {words} {when} of team web"
 
 
 def test_a_rule_for_each_gives_each_its_own() -> None:

@@ -19,7 +19,7 @@ from forebay.core.keys import KeyEntry
 from forebay.core.limits import Kind, Limit, Measure, Period, WhenAway
 from forebay.core.routes import Endpoint
 from forebay.gateway.lease import REFUSED_S, format_seconds
-from forebay.gateway.model import Exchange
+from forebay.gateway.model import UNCERTAIN, Exchange
 from forebay.gateway.quota import OUTPUT_GUESS, Quota
 from forebay.providers import openai
 from forebay.testing.clock import VirtualClock
@@ -101,6 +101,7 @@ def make_request(size: int = 400, body: bytes = b"{}") -> Exchange:
             endpoint=Endpoint.CHAT, body=body, body_bytes=size, model="m", estimate=None, reservation=None,
             key=KeyEntry(id="k", digest=b"", name="k", prefix="", limits=ALL), names_output=True,
             limit_headers="", sent=True, tokens=None, usage_source=UsageSource.NONE, status=200,
+            throttles=(), answered_by="", cost_estimate=None, is_uncertain=False,
         ),
     )  # fmt: skip
 
@@ -175,6 +176,7 @@ def test_what_is_settled_comes_back_and_what_nobody_counted_does_not() -> None:
                 (request,) = await try_many(made, 1, [quota], size=400, body=b'{"max_tokens":900}')
                 assert request.estimate == Tokens(input=100, output=900)
                 request.sent, request.status = sent, status
+                request.is_uncertain = status in UNCERTAIN  # type: ignore[misc]
                 end(quota, request, tokens, source)
                 quota._return(quota._leases.values())
                 await asyncio.sleep(0.02)

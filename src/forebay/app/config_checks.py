@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from forebay.app.config_defaults import EMBEDDED_ENGINES, ENDPOINTS_BY_KIND
 from forebay.app.config_explain import suggest_hint
-from forebay.app.config_limits import COUNTED, EACH, WHOM
+from forebay.app.config_limits_checks import Found, check_limits
 from forebay.app.config_model import ControlConfig, GatewayConfig
 from forebay.app.config_problems import ConfigProblem, Severity, format_key
 from forebay.app.config_source import KeyPath, Source
@@ -26,7 +26,6 @@ _OWN_PROCESS: Final = re.compile(r"control|worker-\d+")
 _ENGINE_FORBIDS: Final = ("api_key", "tls_ca")
 _PRICE_KEYS: Final = ("usd_per_mtok", "usd_per_request", "usd_per_second")
 _PRICE_PLACE: Final = ("model", "target", "pool", "tier", "from")
-Found = tuple[KeyPath, str, str, Severity, bool]
 
 
 def compute_check_problems(
@@ -39,7 +38,7 @@ def compute_check_problems(
         *_check_models(source.data, origin, env),
         *_check_prices(source.data),
         *_check_reference(("data", "database"), _mapping(source.data.get("data")), origin, env),
-        *_check_limits(source.data),
+        *check_limits(source.data),
     ]
     return [
         ConfigProblem(
@@ -279,70 +278,3 @@ def _check_prices(data: Mapping[str, Any]) -> Iterator[Found]:
             hint = "remove one of the two, or give the newer one a later `from`"
             yield _error(path, f"is for the same requests and time as {format_key(seen[place])}", hint)
         seen.setdefault(place, path)
-
-
-def _check_limits(data: Mapping[str, Any]) -> Iterator[Found]:
-    rules = _mapping(data.get("limits")).get("rules")
-    seen: dict[tuple[str, ...], dict[str, tuple[KeyPath, str]]] = {}  # what is counted, then for whom
-    for index, rule in enumerate(rules if isinstance(rules, list) else ()):
-        if not isinstance(rule, Mapping):
-            continue
-        path: KeyPath = ("limits", "rules", index)
-        yield from _check_limit(path, rule)
-        whom = [name for name in WHOM if name in rule]
-        counted = [name for name in COUNTED if name in rule]
-        if len(whom) == len(counted) == 1:
-            kind, name = whom[0], str(rule[whom[0]])
-            if kind == "each":
-                kind, name = name, EACH
-            models = rule.get("models", ["*"])
-            words = sorted({str(each) for each in models}) if isinstance(models, list) else [str(models)]
-            time = (str(rule.get("per")), str(rule.get("window", "bucket")))
-            same = seen.setdefault((kind, counted[0], *time, *words), {})
-            way = str((_find_weights(rule), rule.get("time_zone", "UTC")))
-            yield from _check_same_limit(path, name, way, same)
-
-
-def _find_weights(rule: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Those that do not count whole, which is the default."""
-    return sorted((key, str(value)) for key, value in _mapping(rule.get("weights")).items() if value != 1)
-
-
-def _check_limit(path: KeyPath, rule: Mapping[str, Any]) -> Iterator[Found]:
-    for names, what in ((WHOM, "for whom it is"), (COUNTED, "what it counts")):
-        given = [name for name in names if name in rule]
-        if not given:
-            yield _error(path, f"does not say {what}", f"give one of {', '.join(names)}")
-        elif len(given) > 1:
-            hint = "make a rule of each: all that apply hold at once"
-            yield _error(path, f"says in two ways {what}: {', '.join(given)}", hint)
-    counted = [name for name in COUNTED if name in rule]
-    is_concurrent = counted == ["concurrent_requests"]
-    is_calendar = rule.get("window") == "calendar"
-    if counted and not is_concurrent and "per" not in rule:
-        yield _error(path, "does not say in which time", "write `per: minute`, for example")
-    for key, is_given in (("per", "per" in rule), ("window", is_calendar)):
-        if is_concurrent and is_given:
-            yield _error((*path, key), "has no meaning for concurrent_requests", "remove it")
-    if not is_calendar and rule.get("time_zone", "UTC") != "UTC":
-        hint = "write `window: calendar`, or remove it"
-        yield _error((*path, "time_zone"), "has a meaning only for a calendar", hint)
-    if counted in (["requests"], ["concurrent_requests"]) and _find_weights(rule):
-        yield _error((*path, "weights"), "are for tokens, and the rule counts requests", "remove them")
-
-
-def _check_same_limit(
-    path: KeyPath, name: str, way: str, same: dict[str, tuple[KeyPath, str]]
-) -> Iterator[Found]:
-    """A limit has one way of counting: rules that meet in it may differ in the amount alone."""
-    if name in same:
-        hint = "remove one of the two: both would hold, so only the narrower one counts"
-        yield _error(path, f"is for the same as {format_key(same[name][0])}", hint)
-        return
-    rivals = same.values() if name == EACH else [same[each] for each in (EACH,) if each in same]
-    for other, its_way in rivals:
-        if its_way != way:
-            message = f"has other weights, or another time zone, than {format_key(other)}, which it meets"
-            yield _error(path, message, "give both the same; only the amounts may differ")
-            break
-    same[name] = path, way

@@ -6,14 +6,26 @@ or key become one limit for each that has a key.  Pure; `config_model` puts the 
 
 import re
 from collections.abc import Iterable, Iterator
+from decimal import Decimal
 from typing import Annotated, Any, Final, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictFloat, StrictInt, WithJsonSchema
 
-from forebay.app.config_values import Section
+from forebay.app.config_prices import Amount as Money
+from forebay.app.config_values import ModelName, Seconds, Section
 from forebay.core.keys import ALL_MODELS, KeyEntry
-from forebay.core.limits import WEIGHT_UNIT, Kind, Limit, Measure, Period, Weights, WhenAway
+from forebay.core.limits import (
+    NANO_PER_USD,
+    WEIGHT_UNIT,
+    Exceeded,
+    Kind,
+    Limit,
+    Measure,
+    Period,
+    Weights,
+    WhenAway,
+)
 
 AMOUNT_MAX = 10**12
 WHOM: Final = ("team", "project", "key", "each")
@@ -59,7 +71,15 @@ def _text(pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
 
 
+def _check_money(amount: Decimal) -> Decimal:
+    if amount * NANO_PER_USD != int(amount * NANO_PER_USD):
+        raise ValueError("at most nine decimals: amounts are whole billionths of a USD")
+    return amount
+
+
 Amount = Annotated[StrictInt, Field(ge=0, le=AMOUNT_MAX)]
+Usd = Annotated[Money, AfterValidator(_check_money)]
+Share = Annotated[StrictFloat, Field(gt=0, le=100, allow_inf_nan=False)]
 Weight = Annotated[StrictFloat, Field(ge=0, le=1000, allow_inf_nan=False)]
 Team = Annotated[str, Field(pattern=f"^{_NAME}$")]
 Project = Annotated[str, AfterValidator(_check_project), _text(_PROJECT)]
@@ -75,12 +95,42 @@ def _exactly_one(names: Iterable[str]) -> dict[str, Any]:
 class WeightsConfig(Section):
     """How much a token of each class counts; 1 counts whole."""
 
-    input: Weight = Field(default=1.0, description="Prompt tokens that were neither cached nor audio.")
+    input: Weight = Field(default=1.0, description="Prompt tokens of no other class.")
     input_cached: Weight = Field(default=1.0, description="Prompt tokens that the engine had cached.")
     input_audio: Weight = Field(default=1.0, description="Audio in the prompt.")
+    input_cache_write: Weight = Field(
+        default=1.0, description="Prompt tokens that the target wrote to its cache."
+    )
     output: Weight = Field(default=1.0, description="Visible text of the answer.")
     output_reasoning: Weight = Field(default=1.0, description="Hidden reasoning of the answer.")
     output_audio: Weight = Field(default=1.0, description="Audio in the answer.")
+
+
+class GraceConfig(Section):
+    """How much more may be used for a while, before a limit that is exceeded takes effect."""
+
+    for_s: Seconds = Field(description="Seconds, from when it was first exceeded in a period.")
+    share: Share = Field(description="So much more, as a part of the amount; 0.1 is a tenth.")
+
+
+class ThrottleConfig(Section):
+    """At which rate requests pass once a limit is exceeded."""
+
+    requests: Annotated[StrictInt, Field(ge=1, le=AMOUNT_MAX)] = Field(description="Requests in each period.")
+    per: Literal["second", "minute", "hour", "day"] = Field(description="In which time.")
+
+
+class ExceededConfig(Section):
+    """What becomes of requests once a limit is exceeded, in place of a refusal: one of the two."""
+
+    model_config = ConfigDict(json_schema_extra=_exactly_one(("throttle", "downgrade")))
+
+    throttle: ThrottleConfig | None = Field(
+        default=None, description="They pass at a slower rate, and are counted."
+    )
+    downgrade: ModelName | None = Field(
+        default=None, description="They go to this model, which should be a cheaper one, and are counted."
+    )
 
 
 class LimitConfig(Section):
@@ -109,6 +159,9 @@ class LimitConfig(Section):
     output_tokens: Amount | None = Field(default=None, description="Tokens of answers in each period.")
     total_tokens: Amount | None = Field(default=None, description="Tokens of both in each period.")
     concurrent_requests: Amount | None = Field(default=None, description="Requests in flight at a time.")
+    cost_usd: Usd | None = Field(
+        default=None, description="USD in each period, by the price book in `prices`."
+    )
     per: Period | None = Field(
         default=None,
         description="In which time; none for `concurrent_requests`.",
@@ -126,6 +179,18 @@ class LimitConfig(Section):
     weights: WeightsConfig = Field(
         default=WeightsConfig(), description="How much a token of each class counts."
     )
+    alert_at: Annotated[tuple[Share, ...], Field(max_length=20)] = Field(
+        default=(),
+        description="Parts of the amount at whose use an alert is raised, such as `[0.5, 0.8, 1.0]`; for "
+        "`window: calendar`.",
+    )
+    grace: GraceConfig | None = Field(
+        default=None,
+        description="How much more may be used, and how long, after it was exceeded; for `window: calendar`.",
+    )
+    when_exceeded: ExceededConfig | None = Field(
+        default=None, description="What becomes of requests then; without it they are refused."
+    )
 
     @property
     def measure(self) -> Measure:
@@ -133,8 +198,9 @@ class LimitConfig(Section):
 
     @property
     def amount(self) -> int:
-        amount: int = getattr(self, self.measure.value)
-        return amount
+        """In the measure's units: of cost, nano-USD."""
+        amount: int | Decimal = getattr(self, self.measure.value)
+        return amount if isinstance(amount, int) else int(amount * NANO_PER_USD)
 
 
 class LimitsConfig(Section):
@@ -144,6 +210,11 @@ class LimitsConfig(Section):
         default=WhenAway.SHARE,
         description="While the control plane does not answer, each worker goes on with its `share` of every "
         "limit, lets all pass (`open`), or refuses what it holds no loan for (`closed`).",
+    )
+    unpriced: Literal["refuse", "allow"] = Field(
+        default="refuse",
+        description="Whether requests to a model without a price pass where a limit of `cost_usd` applies; "
+        "`allow` counts them as free.",
     )
     rules: Annotated[tuple[LimitConfig, ...], Field(max_length=10_000)] = Field(
         default=(), description="All that apply to a request hold at once."
@@ -179,18 +250,49 @@ class CompiledLimits:
         limit_id = make_limit_id(rule, kind, name)
         known = self.limits.get(limit_id)
         if known is None or rule.amount < known.amount:
-            self.limits[limit_id] = Limit(
-                id=limit_id,
-                owner=f"{kind} {name}",
-                measure=rule.measure,
-                amount=rule.amount,
-                period=rule.per,
-                kind=rule.window,
-                time_zone=rule.time_zone,
-                weights=_compile_weights(rule.weights),
-                models=rule.models,
-            )
+            limit = self.limits[limit_id] = _make_limit(rule, limit_id, f"{kind} {name}")
+            if limit.throttle:
+                self.limits[limit.throttle] = _make_throttle(rule, limit)
         return limit_id
+
+
+def _make_limit(rule: LimitConfig, limit_id: str, owner: str) -> Limit:
+    grace, exceeded = rule.grace, rule.when_exceeded
+    way, throttle, downgrade_to = Exceeded.REFUSE, "", ""
+    if exceeded is not None and exceeded.throttle is not None:
+        way, throttle = Exceeded.THROTTLE, f"{limit_id}/throttle"
+    elif exceeded is not None and exceeded.downgrade is not None:
+        way, downgrade_to = Exceeded.DOWNGRADE, exceeded.downgrade
+    return Limit(
+        id=limit_id,
+        owner=owner,
+        measure=rule.measure,
+        amount=rule.amount,
+        period=rule.per,
+        kind=rule.window,
+        time_zone=rule.time_zone,
+        weights=_compile_weights(rule.weights),
+        models=rule.models,
+        exceeded=way,
+        throttle=throttle,
+        downgrade_to=downgrade_to,
+        grace_units=0 if grace is None else int(rule.amount * grace.share),
+        grace_ns=0 if grace is None else int(grace.for_s * 1e9),
+        alert_at=tuple(sorted({round(share * 1000) for share in rule.alert_at})),
+    )
+
+
+def _make_throttle(rule: LimitConfig, limit: Limit) -> Limit:
+    """The limit that holds beside one that is exceeded."""
+    assert rule.when_exceeded is not None and rule.when_exceeded.throttle is not None
+    throttle = rule.when_exceeded.throttle
+    return Limit(
+        id=limit.throttle,
+        owner=f"{limit.owner}, now that {limit.spell(limit.amount)} of this {rule.per} are used up,",
+        measure=Measure.REQUESTS,
+        amount=throttle.requests,
+        period=Period(throttle.per),
+    )
 
 
 def _find_scope(rule: LimitConfig) -> tuple[str, str]:

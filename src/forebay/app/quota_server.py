@@ -60,6 +60,7 @@ class QuotaServer:
         self._limits: tuple[Limit, ...] | None = None
         self._connections: dict[str, _WorkerConnection] = {}
         self._leaving: dict[str, asyncio.TimerHandle] = {}  # workers whose line broke a moment ago
+        self._short_of = ""
         self._recalls: dict[str, asyncio.Future[None]] = {}
         self._recalled_at: dict[str, float] = {}
         self._awaited: dict[str, set[str]] = {}  # workers whose answer to a recall is due, by limit
@@ -158,8 +159,8 @@ class QuotaServer:
         """Answers at once if it can; what needs a recall is answered by a task."""
         loop = asyncio.get_running_loop()
         if loop.time() >= self._ready_at:
-            found = self._lend(connection.worker, ask)
-            if not isinstance(found, Shortage) or not self._may_recall(found, connection.worker):
+            found = self._try_to_lend(connection.worker, ask)
+            if found is not None:
                 connection.send(_tell(ask, found))
                 return
         task = loop.create_task(self._answer_late(connection, ask))
@@ -170,17 +171,26 @@ class QuotaServer:
         await asyncio.sleep(max(0.0, self._ready_at - asyncio.get_running_loop().time()))
         try:
             while self._connections.get(connection.worker) is connection:  # else it would be lent to nobody
-                found = self._lend(connection.worker, ask)
-                if not isinstance(found, Shortage) or not self._may_recall(found, connection.worker):
+                found = self._try_to_lend(connection.worker, ask)
+                if found is not None:
                     connection.send(_tell(ask, found))
                     return
-                await self._recall(found.limit_id, connection.worker)
+                await self._recall(self._short_of, connection.worker)
         except OSError as error:
             connection.give_up(error)
 
-    def _lend(self, worker: str, ask: Ask) -> tuple[Any, ...] | Shortage:
-        found = self._lender.ask(worker, ask.wants, self._now())
-        if not isinstance(found, Shortage):
+    def _try_to_lend(self, worker: str, ask: Ask) -> tuple[Any, ...] | Shortage | None:
+        """The answer; None where others may have what `_short_of` lacks."""
+        now = self._now()
+        found = self._lender.ask(worker, ask.wants, now)
+        if isinstance(found, Shortage):
+            if self._may_recall(found, worker):
+                self._short_of = found.limit_id
+                return None
+            found = self._lender.ask(worker, ask.wants, now, final=True)
+        if isinstance(found, Shortage):
+            self._save([found.limit_id])  # since when it is exceeded
+        else:
             self._save([loan.limit_id for loan in found])  # before anybody hears of it
         return found
 

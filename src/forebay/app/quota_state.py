@@ -20,8 +20,11 @@ from forebay.gateway.policy.meter import Meter, Now
 
 logger = logging.getLogger("forebay.quota")
 
-HEADER = b"forebay-quota 1\n"
-_SLOT = struct.Struct("<16sqqQqqq")  # id, amount, whole units, rest of a unit, at_ns, ends_ns, epoch
+HEADER = b"forebay-quota 2\n"
+#: id, amount, whole units, rest of a unit, at_ns, ends_ns, epoch, exceeded_ns
+_SLOT = struct.Struct("<16sqqQqqqq")
+_HEADER_1 = b"forebay-quota 1\n"
+_SLOT_1 = struct.Struct("<16sqqQqqq")  # without the last
 SLOT_BYTES = _SLOT.size + 4  # and a CRC
 
 
@@ -35,6 +38,8 @@ class QuotaState:
         self._saved: dict[bytes, bytes] = {}
         self._restored: set[str] = set()
         data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+        if data.startswith(_HEADER_1):
+            data = self._convert(data)
         # A file that is empty was just made; of any other without its header, or cut short, slots are lost.
         self._is_damaged = bool(data) and (
             not data.startswith(HEADER) or (len(data) - len(HEADER)) % SLOT_BYTES != 0
@@ -52,6 +57,23 @@ class QuotaState:
                 self._saved[slot[:16]] = slot
             else:
                 self._is_damaged = True  # and nobody knows whose slot it was
+
+    def _convert(self, data: bytes) -> bytes:
+        """The file as this version has it; what is damaged stays so."""
+        size = _SLOT_1.size + 4
+        parts = [HEADER]
+        for at in range(len(_HEADER_1), len(data), size):
+            slot = data[at : at + size]
+            if len(slot) == size and _is_whole(slot):
+                slot = slot[:-4] + bytes(8)
+                parts.append(slot + struct.pack("<I", crc32(slot)))
+            else:
+                parts.append(bytes(SLOT_BYTES - 1) + b"?")
+        data = b"".join(parts)
+        write_atomically(self._path, data)
+        os.close(self._fd)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        return data
 
     def restore(self, meters: Mapping[str, Meter], now: Now) -> None:
         """Sets meters that are new to this process to what was left of them before it."""
@@ -74,7 +96,9 @@ class QuotaState:
             unit = meter.unit
             whole, rest = divmod(meter.level, unit)
             amount = meter.limit.amount
-            slot = _SLOT.pack(digest, amount, whole, rest, meter.at_ns, meter.ends_ns, meter.epoch)
+            slot = _SLOT.pack(
+                *(digest, amount, whole, rest, meter.at_ns, meter.ends_ns, meter.epoch, meter.exceeded_ns)
+            )
             slot += struct.pack("<I", crc32(slot))
             at = self._slots.get(digest)
             if at is None:
@@ -116,7 +140,7 @@ def _digest(limit_id: str) -> bytes:
 
 
 def _restore(meter: Meter, slot: bytes, now: Now) -> None:
-    _, amount, whole, rest, at_ns, _ends_ns, epoch = _SLOT.unpack_from(slot)
+    _, amount, whole, rest, at_ns, _ends_ns, epoch, exceeded_ns = _SLOT.unpack_from(slot)
     unit = meter.unit
     if rest >= unit:
         meter.level = 0
@@ -125,5 +149,7 @@ def _restore(meter: Meter, slot: bytes, now: Now) -> None:
     if meter.is_bucket:
         meter.level = min(level, meter.limit.amount * unit)
         meter.at_ns = min(at_ns, now.monotonic_ns)  # a machine that was started again counts from 0
+        meter.exceeded_ns = exceeded_ns
     elif epoch >= meter.epoch:  # what was used stays used, also of another amount, or by a clock ahead
         meter.level = min(level + meter.limit.amount - amount, meter.limit.amount)
+        meter.exceeded_ns = exceeded_ns

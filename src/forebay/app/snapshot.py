@@ -15,6 +15,7 @@ from forebay.app.config import Config
 from forebay.app.config_limits import CompiledLimits
 from forebay.app.config_model import ModelConfig, TargetConfig
 from forebay.core.keys import KeyEntry
+from forebay.core.limits import Measure
 from forebay.core.routes import (
     GatewayLimits,
     Route,
@@ -62,7 +63,13 @@ def compile_snapshot(
         quotas=tuple(compiled.limits[limit_id] for limit_id in sorted(compiled.limits)),
         quota_when_away=config.limits.when_away,
         quota_workers=workers,
+        quota_allow_unpriced=config.limits.unpriced == "allow",
+        prices=config.prices.price_book.prices if _counts_cost(compiled) else (),
     )
+
+
+def _counts_cost(compiled: CompiledLimits) -> bool:
+    return any(limit.measure is Measure.COST for limit in compiled.limits.values())
 
 
 def find_missing_engines(config: Config, engine_urls: Mapping[str, str]) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from forebay.app.clock import SystemClock
 from forebay.app.redaction import log_to_stderr, redactor
 from forebay.app.secret_refs import read_secret
 from forebay.app.worker_files import SecretFiles, SnapshotFile
+from forebay.core.prices import PriceBook
 from forebay.core.routes import Snapshot
 from forebay.gateway.http import App
 from forebay.gateway.metrics import Cells, compute_layout, fold_dead_files
@@ -104,6 +105,7 @@ class Worker:
         return state
 
     def _set_quotas(self, snapshot: Snapshot) -> None:
+        self._quota.set_prices(PriceBook(snapshot.prices), allow_unpriced=snapshot.quota_allow_unpriced)
         self._quota.set_limits(snapshot.quotas, snapshot.quota_when_away, snapshot.quota_workers)
 
     async def run(self) -> None:

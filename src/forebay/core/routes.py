@@ -11,6 +11,7 @@ import msgspec
 
 from forebay.core.keys import KeyEntry
 from forebay.core.limits import Limit, WhenAway
+from forebay.core.prices import Price
 
 
 class Endpoint(StrEnum):
@@ -94,6 +95,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     quotas: tuple[Limit, ...] = ()  #: what keys, projects and teams may use
     quota_when_away: WhenAway = WhenAway.SHARE
     quota_workers: int = 1  #: between whom the limits are shared when nobody lends
+    quota_allow_unpriced: bool = False  #: requests without a price pass limits of cost
+    prices: tuple[Price, ...] = ()  #: the book, where a limit counts cost
     version: int = 1
 
     def compute_hash(self) -> str:

@@ -127,7 +127,7 @@ class Ending:
             return
         if key is None:
             return  # refused before we knew whose it was: counted, but nobody's to record
-        duration = self._monotonic_ns() - exchange.started_ns
+        duration = exchange.duration_ns = self._monotonic_ns() - exchange.started_ns
         name = pool = tier = region = ""
         if target is not None:
             name, pool, tier, region = target.id, target.pool, target.tier, target.region

@@ -25,7 +25,10 @@ class Lease:
     Attributes:
         limit: as the snapshot has it.
         counts: which tokens it counts, as above; NOTHING where it counts requests.
+        counts_requests: whether it counts requests in a time.
         is_concurrent: whether it counts requests in flight.
+        is_cost: whether it counts money.
+        is_exceeded: the authority had no room, and the limit says what follows, which is not a refusal.
         is_even: whether all its tokens count whole.
         left: units that may be spent; negative when a request took more than was reserved for it.
         epoch: of the loans; units of an earlier one are void.
@@ -44,9 +47,10 @@ class Lease:
     """
 
     __slots__ = (
-        "__weakref__", "_head", "_kind", "_tail", "asking", "counts", "drawn", "ends_at", "epoch", "full_at",
-        "guess_max", "in_use", "is_concurrent", "is_even", "known_left", "left", "limit", "owed",
-        "refused_need", "refused_until", "refused_wait_s", "spent", "stand_in", "used_at",
+        "__weakref__", "_head", "_kind", "_tail", "asking", "counts", "counts_requests", "drawn", "ends_at",
+        "epoch", "full_at", "guess_max", "in_use", "is_concurrent", "is_cost", "is_even", "is_exceeded",
+        "known_left", "left", "limit", "owed", "refused_need", "refused_until", "refused_wait_s", "spent",
+        "stand_in", "used_at",
     )  # fmt: skip
 
     def __init__(self, limit: Limit) -> None:
@@ -66,6 +70,7 @@ class Lease:
         self.stand_in: Meter | None = None
         self.owed = 0
         self.drawn = 0
+        self.is_exceeded = False
         self.tell_reset(NEVER)
 
     def set_limit(self, limit: Limit) -> None:
@@ -74,6 +79,8 @@ class Lease:
         self.guess_max = limit.amount // GUESS_PARTS
         self.counts = _COUNTED.get(limit.measure, NOTHING)
         self.is_concurrent = limit.measure is Measure.CONCURRENT
+        self.is_cost = limit.measure is Measure.COST
+        self.counts_requests = limit.measure is Measure.REQUESTS
         self.is_even = limit.weights == EVEN
         self._kind = "tokens" if self.counts else "requests"
         self._head = f"x-ratelimit-limit-{self._kind}: {limit.amount}\r\nx-ratelimit-remaining-{self._kind}: "
@@ -127,6 +134,7 @@ class Lease:
             self.epoch = loan.epoch
         self.left += loan.units
         self.known_left = loan.left
+        self.is_exceeded = loan.is_exceeded
         self.drawn = 0
         self.full_at = now_s + loan.full_in_ns * 1e-9
         self.ends_at = now_s + loan.ends_in_ns * 1e-9 if loan.ends_in_ns else FOREVER
@@ -138,6 +146,7 @@ class Lease:
         """The calendar's period is over: what was lent in it is void."""
         self.left = min(0, self.left)
         self.known_left = self.limit.amount
+        self.is_exceeded = False
         self.drawn = 0
         self.epoch = NO_EPOCH  # what requests of that period give back is void as well
         self.ends_at = FOREVER
@@ -188,6 +197,13 @@ class Lease:
             self.owed += lacking
             self.drawn += lacking
         return True
+
+    def overdraw(self, units: int) -> None:
+        """Without an authority: lets a request have what is lacking, though the share has no room."""
+        lacking = units - self.left
+        self.left += lacking
+        self.owed += lacking
+        self.is_exceeded = True
 
     def compute_wait_s(self, units: int, now: Now) -> float:
         """Without an authority: how long until the share has so many units, at a guess."""

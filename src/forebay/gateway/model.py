@@ -278,6 +278,9 @@ def build_head_rest(request_id: str, size: int, headers: Mapping[bytes, bytes]) 
     )
 
 
+#: Answers after which nobody knows how much of the work was done.
+UNCERTAIN = frozenset({500, 502, 504})
+
 UNTRIED = Attempts(limit=0, targets_left=0)  #: for requests that never get that far; never changed
 
 
@@ -289,10 +292,13 @@ class Exchange:
     """
 
     answer_bytes = 0
+    answered_by = ""  #: another model than the caller asked for
     body = b""
     body_bytes = 0
     broken: ForebayError | None = None  #: why a stream that had begun did not end well
     connection: Connection | None = None
+    cost_estimate: int | None = None  #: nano-USD, where a limit wants to know
+    duration_ns = 0  #: as on the record, once it is made
     estimate: Tokens | None = None  #: of what it will use, where a limit wants to know
     deadline = 0.0  #: loop time at which the current attempt ends
     first_token_ns: int | None = None
@@ -310,6 +316,7 @@ class Exchange:
     status = 0  #: what the caller got
     stream = False
     task: asyncio.Task[Any] | None = None
+    throttles: tuple[str, ...] = ()  #: ids of limits that hold because others are exceeded
     tokens: Tokens | None = None
     usage_source = UsageSource.NONE
     target_state: TargetState  #: of the current attempt, the first one before any was made; once admitted
@@ -336,6 +343,26 @@ class Exchange:
     def target(self) -> Target | None:
         """The last target tried, None when none was."""
         return self.target_state.target if self.tries.made else None
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether nobody knows how much of the work was done."""
+        return self.status in UNCERTAIN
+
+    def redirect(self, model: str) -> bool:
+        """Lets another model answer that the key may call; False, and nothing is changed, if none can."""
+        assert self.key is not None
+        key = self.state.find_key(self.key.digest)
+        route = None if key is None else key.routes.get(model)
+        cells = None if route is None else route.cells.get(self.endpoint)
+        if route is None or cells is None or not route.targets:
+            return False
+        self.model, self.route, self.cells = model, route, cells
+        self.tries = Attempts(self.state.snapshot.table.attempts_max, len(route.targets))
+        self.target_state = route.targets[0]
+        self.cost_estimate = self.estimate = None  # another price, and answers of another length
+        self.answered_by = model
+        return True
 
     def begin_attempt(self, now: float) -> None:
         """The next target's turn, and its time: a request takes no longer than its attempts may together.

@@ -14,10 +14,13 @@ from forebay.core.clock import Clock
 from forebay.core.errors import QuotaUnavailable, RateLimited
 from forebay.core.events import Tokens, UsageSource
 from forebay.core.keys import KeyEntry
-from forebay.core.limits import Limit, WhenAway, count_units
+from forebay.core.limits import Exceeded, Limit, WhenAway
+from forebay.core.prices import PriceBook
 from forebay.core.routes import Endpoint
-from forebay.gateway.lease import INPUT, OUTPUT, Lease, format_seconds
+from forebay.gateway.costing import Costing
+from forebay.gateway.lease import Lease, format_seconds
 from forebay.gateway.model import Dialect, Exchange
+from forebay.gateway.plan import Plan, count_need, count_tokens
 from forebay.gateway.policy.lending import Want
 from forebay.gateway.policy.meter import Now
 from forebay.gateway.quota_client import HELD_MAX, QuotaClient
@@ -32,59 +35,10 @@ SECONDS_READABLE = 120  #: in messages to people; more are minutes and hours
 ACQUIRE_MAX_S = 5.0  #: for a reservation, whatever happens meanwhile
 GUESS_STEP = 0.05  #: how far one answer moves the running mean
 FIRST_WORD_S = 1.0  #: for the first line to the authority to stand, after a start
-#: Answers after which nobody knows how much of the work was done.
-UNCERTAIN = frozenset({500, 502, 504})
-
 NO_TOKENS = Tokens()
 _UNCHECKED = "the limits can't be checked at the moment, so no requests are accepted"
 
 Reservation = list[tuple[Lease, int, int]]  #: lease, units, epoch
-
-
-class Plan:
-    """The limits that one key meets with one model."""
-
-    __slots__ = ("_requests", "_tokens", "counts_tokens", "leases")
-
-    def __init__(self, leases: tuple[Lease, ...]) -> None:
-        self.leases = leases
-        self._tokens = tuple(lease for lease in leases if lease.counts)
-        self._requests = tuple(lease for lease in leases if not lease.counts and not lease.is_concurrent)
-        self.counts_tokens = bool(self._tokens)
-
-    def describe(self) -> str:
-        """The header lines that tell a caller of the tightest of its limits."""
-        lines = _find_tightest(self._requests).describe() if self._requests else ""
-        return lines + _find_tightest(self._tokens).describe() if self._tokens else lines
-
-
-def _find_tightest(leases: tuple[Lease, ...]) -> Lease:
-    found = leases[0]
-    least = (found.known_left + found.left) / (found.limit.amount or 1)
-    for lease in leases[1:]:
-        part = (lease.known_left + lease.left) / (lease.limit.amount or 1)
-        if part < least:
-            found, least = lease, part
-    return found
-
-
-def count_tokens(lease: Lease, tokens: Tokens) -> int:
-    """Units of a limit, 1 where it counts no tokens; of an even one `tokens` are input and output alone."""
-    counts = lease.counts
-    if not counts:
-        return 1
-    if not lease.is_even:
-        return count_units(lease.limit, tokens)
-    units = tokens.input or 0 if counts & INPUT else 0
-    return units + (tokens.output or 0) if counts & OUTPUT else units
-
-
-def count_need(lease: Lease, tokens: Tokens, *, named: bool) -> int:
-    """Units of a limit that a request needs by its estimate; `named`: its output is the caller's word."""
-    units = count_tokens(lease, tokens)
-    if units > lease.guess_max and not named and lease.counts:
-        return lease.bound_guess(units, count_tokens(lease, Tokens(input=tokens.input)))
-    return units
 
 
 class Quota:
@@ -113,6 +67,7 @@ class Quota:
         self._started_s = loop.time()
         self._was_connected = False
         self._client = QuotaClient(loop, path, worker, self)
+        self._costing = Costing()
 
     # --- configuration --------------------------------------------------------------------------------------
 
@@ -136,6 +91,10 @@ class Quota:
             self._started_s = self._loop.time()
             self._client.keep_connected(self._started_s)
 
+    def set_prices(self, book: PriceBook, *, allow_unpriced: bool = False) -> None:
+        """By which limits of money count; what has no price is refused where one applies, unless allowed."""
+        self._costing.set_prices(book, allow_unpriced=allow_unpriced)
+
     def find_plan(self, key: KeyEntry, model: str) -> Plan:
         """The limits that a key meets with a model."""
         plan = self._plans.get((key.limits, model))
@@ -148,16 +107,26 @@ class Quota:
 
     # --- one request ----------------------------------------------------------------------------------------
 
-    def reserve(self, exchange: Exchange, plan: Plan) -> bool:
-        """Reserves what a request will use, if the leases have all of it; else nothing."""
+    def reserve(self, exchange: Exchange, plan: Plan, *, knows_exceeded: bool = False) -> bool:
+        """Reserves what a request will use, if the leases have all of it; else nothing.
+
+        Args:
+            knows_exceeded: whoever asks looks at what follows from limits that are exceeded.
+
+        Raises:
+            QuotaUnavailable: a limit counts money, and nobody knows what the request would cost.
+        """
         taken: Reservation = []
         now_s = self._loop.time()
         tokens = self._estimate(exchange) if plan.counts_tokens else NO_TOKENS
         for lease in plan.leases:
             if now_s >= lease.ends_at:
                 lease.end_period()
-            units = count_need(lease, tokens, named=exchange.names_output)
-            if lease.left < units:
+            if lease.is_cost:
+                units = self._costing.estimate(exchange, lease, tokens)
+            else:
+                units = count_need(lease, tokens, named=exchange.names_output)
+            if lease.left < units or (lease.is_exceeded and not knows_exceeded):
                 return False
             taken.append((lease, units, lease.epoch))
         for lease, units, _ in taken:
@@ -167,19 +136,34 @@ class Quota:
         return True
 
     async def acquire(self, exchange: Exchange, plan: Plan) -> None:
-        """Reserves what a request will use, borrowing it if need be.
+        """Reserves what a request will use, borrowing it if need be; does what exceeded limits ask for.
 
         Raises:
             RateLimited: there is not so much, of a limit that the error names.
             QuotaUnavailable: nobody can tell, and the configuration says to refuse then.
         """
+        handled: set[Lease] = set()
+        while True:
+            plan = await self._borrow(exchange, plan)
+            exceeded = [lease for lease in plan.list_exceeded() if lease not in handled]
+            if not exceeded:
+                if exchange.answered_by:
+                    exchange.limit_headers += f"x-forebay-answered-by: {exchange.answered_by}\r\n"
+                return
+            self._release(exchange)
+            for lease in exceeded:
+                handled.add(lease)
+                self._follow_exceeded(exchange, lease)
+            plan = self._make_plan(exchange)
+
+    async def _borrow(self, exchange: Exchange, plan: Plan) -> Plan:
+        """Reserves; returns the plan by which it did."""
         give_up_at = self._loop.time() + ACQUIRE_MAX_S
-        while not self.reserve(exchange, plan):
+        while not self.reserve(exchange, plan, knows_exceeded=True):
             now_s = self._loop.time()
             if now_s > give_up_at:
                 raise QuotaUnavailable(_UNCHECKED, retry_after_s=1)
-            assert exchange.key is not None
-            plan = self.find_plan(exchange.key, exchange.model)  # limits may have gone while it waited
+            plan = self._make_plan(exchange)  # limits may have gone while it waited
             short = {}
             for lease in plan.leases:
                 units = self._count_need(exchange, lease)
@@ -197,6 +181,32 @@ class Quota:
             if running is None:
                 running = self._start_asking(short)
             await asyncio.shield(running)
+        return plan
+
+    def _make_plan(self, exchange: Exchange) -> Plan:
+        """The limits that a request meets, with those that hold because others are exceeded."""
+        assert exchange.key is not None
+        plan = self.find_plan(exchange.key, exchange.model)
+        more = [self._leases[limit_id] for limit_id in exchange.throttles if limit_id in self._leases]
+        return Plan((*plan.leases, *more)) if more else plan
+
+    def _follow_exceeded(self, exchange: Exchange, lease: Lease) -> None:
+        """Does what an exceeded limit asks for."""
+        limit = lease.limit
+        if limit.exceeded is Exceeded.THROTTLE:
+            exchange.throttles += (limit.throttle,)
+        elif limit.exceeded is Exceeded.DOWNGRADE and exchange.model != limit.downgrade_to:
+            if not exchange.redirect(limit.downgrade_to):
+                raise RateLimited(
+                    f"the limit of {limit.describe()} is reached, and this request can't be answered by "
+                    f"{limit.downgrade_to} in its place: the key may not call it, or it has no such endpoint"
+                )
+
+    def _release(self, exchange: Exchange) -> None:
+        """Gives back what was reserved for a request that was not sent."""
+        taken, exchange.reservation = exchange.reservation, None
+        for lease, units, epoch in taken or ():
+            lease.give(units, epoch)
 
     def _estimate(self, exchange: Exchange) -> Tokens:
         """Tokens that a request will use, before anybody knows."""
@@ -214,6 +224,8 @@ class Quota:
 
     def _count_need(self, exchange: Exchange, lease: Lease) -> int:
         """Units of one limit that a request needs."""
+        if lease.is_cost:
+            return self._costing.estimate(exchange, lease, self._estimate(exchange))
         return count_need(lease, self._estimate(exchange), named=exchange.names_output)
 
     def _refuse(self, exchange: Exchange, plan: Plan, lease: Lease, wait_s: float) -> RateLimited:
@@ -222,7 +234,8 @@ class Quota:
         units = self._count_need(exchange, lease)
         if units > limit.amount:
             return RateLimited(
-                f"the limit of {limit.describe()} is too small for this request, which may take {units}"
+                f"the limit of {limit.describe()} is too small for this request, which may take "
+                f"{limit.spell(units)}"
             )
         seconds = max(1, -(-int(wait_s * 1000) // 1000))
         if lease.is_concurrent:
@@ -250,6 +263,9 @@ class Quota:
             if lease.stand_in is None:
                 lease.stand_alone(self._workers, now)
             if not lease.draw(units, now):
+                if lease.limit.exceeded is not Exceeded.REFUSE:
+                    lease.overdraw(units)
+                    continue
                 raise self._refuse(exchange, plan, lease, lease.compute_wait_s(units, now))
 
     def settle(self, exchange: Exchange) -> None:
@@ -268,6 +284,8 @@ class Quota:
         for lease, units, epoch in taken:
             if lease.is_concurrent:
                 lease.give(units, epoch)
+            elif lease.is_cost:
+                lease.give(units - self._costing.count_used(exchange, units), epoch)
             elif lease.counts or not exchange.sent:
                 back = units - self._count_used(lease, exchange, even if lease.is_even else tokens, units)
                 if back:
@@ -277,7 +295,7 @@ class Quota:
         if not exchange.sent:
             return 0  # nobody has worked for it
         if tokens is None:
-            return reserved if exchange.status in UNCERTAIN else 0
+            return reserved if exchange.is_uncertain else 0
         used = count_tokens(lease, tokens)
         # What nobody counted is never refunded: it may have been as much as was reserved.
         return used if exchange.usage_source is UsageSource.REPORTED else max(used, reserved)

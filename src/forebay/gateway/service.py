@@ -27,7 +27,8 @@ from forebay.gateway.intake import Intake
 from forebay.gateway.memory import Memory
 from forebay.gateway.model import Dialect, Exchange, KeyState, Meter, State, TargetState, build_head_rest
 from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
-from forebay.gateway.quota import Plan, Quota
+from forebay.gateway.plan import Plan
+from forebay.gateway.quota import Quota
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Answer, Relay, read_answer, refuse_compressed
 from forebay.gateway.trouble import TroubleLog

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from forebay.core.limits import Limit, Measure
+from forebay.core.limits import Exceeded, Limit, Measure
 from forebay.gateway.policy.meter import Meter, Now, make_meter
 
 SPARE_PARTS = 4  #: of what is left, one part in `SPARE_PARTS` for each worker is lent beyond the need
@@ -35,6 +35,7 @@ class Loan(msgspec.Struct, frozen=True):
         left: what the limit has left beside the loan.
         full_in_ns: until all of it is there again if nobody takes any; for the callers' headers.
         ends_in_ns: until the calendar's period ends, and the units with it; 0 where they do not.
+        is_exceeded: there was no room, grace and all: what `Limit.exceeded` says follows.
     """
 
     limit_id: str
@@ -43,6 +44,7 @@ class Loan(msgspec.Struct, frozen=True):
     left: int
     full_in_ns: int
     ends_in_ns: int = 0
+    is_exceeded: bool = False
 
 
 class Shortage(msgspec.Struct, frozen=True):
@@ -65,12 +67,21 @@ class Standing(msgspec.Struct, frozen=True):
         lent: units that workers were lent; they may have used them.
         full_in_ns: until all of it is there again if nobody takes any, or a calendar's period ends; None
             where time does not tell.
+        epoch: names the calendar's period; 0 for others.
+        exceeded_ns: when it was first exceeded in the period (wall), 0 while it was not.
     """
 
     limit: Limit
     left: int
     lent: int
     full_in_ns: int | None
+    epoch: int = 0
+    exceeded_ns: int = 0
+
+    @property
+    def used(self) -> int:
+        """Units that were used for certain."""
+        return self.limit.amount - self.left - self.lent
 
 
 class Lender:
@@ -128,20 +139,29 @@ class Lender:
             key: (meter, lent) for key, (meter, lent) in self._retired.items() if any(lent.values())
         }
 
-    def ask(self, worker: str, wants: Iterable[Want], now: Now) -> tuple[Loan, ...] | Shortage:
+    def ask(
+        self, worker: str, wants: Iterable[Want], now: Now, *, final: bool = False
+    ) -> tuple[Loan, ...] | Shortage:
         """Lends what is needed of all limits, or nothing; the first shortage says why.
 
         A limit that is not known, not yet or no longer, holds nobody up, and nothing of it is lent.
+
+        Args:
+            final: nobody else has anything to give back: what a limit allows beyond its amount is lent too.
         """
         wants = tuple(want for want in wants if want.limit_id in self.meters)
+        exceeded = set()
         for want in wants:
             meter = self.meters[want.limit_id]
             meter.advance(now)
-            if want.need > meter.left:
+            if want.need <= meter.left or (final and meter.may_overdraw(want.need, now)):
+                continue
+            if not final or meter.limit.exceeded is Exceeded.REFUSE:
                 return Shortage(want.limit_id, meter.left, meter.compute_wait_ns(want.need, now))
-        return tuple(self._lend(worker, want, now) for want in wants)
+            exceeded.add(want.limit_id)
+        return tuple(self._lend(worker, want, now, is_exceeded=want.limit_id in exceeded) for want in wants)
 
-    def _lend(self, worker: str, want: Want, now: Now) -> Loan:
+    def _lend(self, worker: str, want: Want, now: Now, *, is_exceeded: bool) -> Loan:
         meter = self.meters[want.limit_id]
         spare = meter.left // (SPARE_PARTS * max(1, len(self.workers)))
         units = max(want.need, min(want.like, spare))
@@ -150,7 +170,7 @@ class Lender:
         lent[worker] = lent.get(worker, 0) + units
         full = meter.compute_wait_ns(meter.limit.amount, now)
         ends = meter.ends_ns - now.wall_ns if meter.ends_ns else 0
-        return Loan(want.limit_id, meter.epoch, units, max(0, meter.left), full or 0, ends)
+        return Loan(want.limit_id, meter.epoch, units, max(0, meter.left), full or 0, ends, is_exceeded)
 
     def give_back(self, worker: str, limit_id: str, epoch: int, units: int, now: Now) -> None:
         """Takes back what a worker does not need; negative what it spent beyond its loans."""
@@ -181,7 +201,8 @@ class Lender:
             full = meter.compute_wait_ns(meter.limit.amount, now)
             if meter.ends_ns:
                 full = max(0, meter.ends_ns - now.wall_ns)
-            found.append(Standing(meter.limit, meter.left, sum(self._lent[limit_id].values()), full))
+            lent = sum(self._lent[limit_id].values())
+            found.append(Standing(meter.limit, meter.left, lent, full, meter.epoch, meter.exceeded_ns))
         return found
 
     def list_holders(self, limit_id: str, worker: str) -> list[str]:

@@ -39,6 +39,7 @@ class Meter(msgspec.Struct):
         at_ns: until when a bucket has been filled (monotonic); else when the period began (wall).
         ends_ns: when the calendar's period ends (wall); 0 for others.
         epoch: changes with each period of a calendar: what was lent in an earlier one is worth nothing now.
+        exceeded_ns: when it was first exceeded in the period (wall), 0 while it was not.
     """
 
     limit: Limit
@@ -46,6 +47,7 @@ class Meter(msgspec.Struct):
     at_ns: int
     ends_ns: int = 0
     epoch: int = 0
+    exceeded_ns: int = 0
 
     def advance(self, now: Now) -> None:
         """Lets time pass."""
@@ -58,9 +60,12 @@ class Meter(msgspec.Struct):
                 full = limit.amount * PERIOD_NS[limit.period]
                 self.level = min(full, self.level + limit.amount * passed)
                 self.at_ns = now.monotonic_ns
+                if self.level == full:
+                    self.exceeded_ns = 0
         elif now.wall_ns >= self.ends_ns or now.wall_ns < self.at_ns - CLOCK_SLACK_NS:
             if now.wall_ns >= self.ends_ns:
                 self.level = limit.amount
+                self.exceeded_ns = 0
             # Else the clock had run ahead and was put right: what was used stays used.
             self.at_ns, self.ends_ns = find_period(limit.period, limit.time_zone, now.wall_ns)
             self.epoch = self.at_ns
@@ -114,6 +119,16 @@ class Meter(msgspec.Struct):
             self.level = min(self.level, limit.amount * self.unit)
         else:
             self.level += limit.amount - before.amount
+        if limit.amount > before.amount and self.left > 0:
+            self.exceeded_ns = 0
+
+    def may_overdraw(self, units: int, now: Now) -> bool:
+        """Whether grace allows so many more than are left; its time begins with the first who ask."""
+        limit = self.limit
+        if not self.exceeded_ns:
+            self.exceeded_ns = now.wall_ns
+        has_time = now.wall_ns < self.exceeded_ns + limit.grace_ns
+        return has_time and units <= self.left + limit.grace_units
 
 
 def make_meter(limit: Limit, now: Now) -> Meter:
