@@ -76,7 +76,7 @@ async def test_costs_are_exact_and_unknown_ones_are_null(scene: Scene, http: htt
     total = found["total"]
     assert (total["requests"], total["cost_usd"], total["unpriced"]) == (3, "0.000004800", 1)  # type: ignore[index]
     assert total["tokens"] == {"input": 30, "output": 6} | dict.fromkeys(  # type: ignore[index]
-        ("input_cached", "input_audio", "output_reasoning", "output_audio")
+        ("input_cached", "input_cache_write", "input_audio", "output_reasoning", "output_audio")
     )
 
 

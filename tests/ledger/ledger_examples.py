@@ -78,6 +78,9 @@ event_strategy = st.builds(
     tags=st.dictionaries(st.sampled_from(["a", "b'\"]{$.é"]), texts, max_size=2).map(
         lambda tags: tuple(tags.items())
     ),
+    units=st.dictionaries(st.sampled_from(["searches", "b'\"]{$.é"]), st.integers(0, 10**6), max_size=2).map(
+        lambda units: tuple(units.items())
+    ),
     status=st.sampled_from([200, 404, 499, 502]),
     stream=st.booleans(),
     outcome=st.sampled_from(Outcome),

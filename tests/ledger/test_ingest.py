@@ -29,7 +29,8 @@ def test_every_field_of_an_event_comes_back_as_it_was_written(world: World) -> N
     full = {name: f"value of {name}" for name in ("project", "team", "endpoint", "target", "pool", "tier")}
     full |= {"route_hash": "abc", "error": "e", "experiment": "x", "variant": "y", "region": "eu"}
     full |= {"tags": (("a", "b"), ("c", "d"))}
-    tokens = Tokens(input=1, input_cached=2, input_audio=3, output=4, output_reasoning=5, output_audio=6)
+    full |= {"units": (("searches", 3), ("b'\"]{$.é", 0))}
+    tokens = Tokens(**{name: count for count, name in enumerate(Tokens.__struct_fields__, start=1)})
     numbers = {"status": 499, "attempts": 2, "first_token_ns": 7, "duration_ns": 8, "overhead_ns": 9}
     numbers |= {"request_bytes": 10, "answer_bytes": 11, "worker": 12}
     event = make_event(

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from alembic import command
-from alembic.config import Config
+from migration_rig import migrate_to
 from sqlalchemy import text
 from tenancy_rig import ACTOR, SteppingClock
 
@@ -11,17 +10,7 @@ from forebay.core.keys import Rights
 from forebay.gateway.repo import KeyRepo
 from forebay.gateway.repo_teams import TeamRepo
 from forebay.gateway.tenancy import NewKey
-from forebay.store.database import MIGRATIONS, Database
-
-
-def migrate_to(database: Database, revision: str) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.set_main_option("version_locations", str(MIGRATIONS / "versions"))
-    config.set_main_option("path_separator", "newline")
-    with database.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+from forebay.store.database import Database
 
 
 def add_old_key(database: Database, number: int, team: str, project: str, revoked_ns: int | None) -> None:
@@ -47,7 +36,8 @@ def add_old_key(database: Database, number: int, team: str, project: str, revoke
 
 def test_keys_of_the_version_before_work_on_in_projects_that_exist(tmp_path: Path) -> None:
     database = Database.open(tmp_path / "forebay.db")
-    migrate_to(database, "0001")
+    with database.begin() as connection:
+        migrate_to(connection, "0001")
     owners = [
         ("default", "default"),
         ("web", "search"),

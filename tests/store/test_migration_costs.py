@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import Connection, text
+from migration_rig import migrate_to
+from sqlalchemy import text
 
 from forebay.ledger.repo import load_daily_cells, load_usage_cells, rebuild_usage
-from forebay.store.database import MIGRATIONS, Database
+from forebay.store.database import Database
 from postgres_server import make_location, remove_location
 
 VALUES = {
@@ -17,15 +16,6 @@ VALUES = {
     **{"experiment": "", "variant": "", "worker": 0, "usage_source": "none"},
 }
 HOUR_NS = 3600 * 10**9
-
-
-def migrate_to(connection: Connection, revision: str) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.set_main_option("version_locations", str(MIGRATIONS / "versions"))
-    config.set_main_option("path_separator", "newline")
-    config.attributes["connection"] = connection
-    command.upgrade(config, revision)
 
 
 def test_totals_are_folded_anew_and_costs_are_unknown(tmp_path: Path) -> None:

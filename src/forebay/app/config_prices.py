@@ -100,6 +100,7 @@ class RatesConfig(Section):
         default=None, description="Prompt tokens; the kinds below that are left out cost the same."
     )
     input_cached: Amount | None = Field(default=None, description="Prompt tokens read from a cache.")
+    input_cache_write: Amount | None = Field(default=None, description="Prompt tokens written to a cache.")
     input_audio: Amount | None = Field(default=None, description="Audio tokens of the prompt.")
     output: Amount | None = Field(
         default=None, description="Tokens of the answer; the kinds below that are left out cost the same."

@@ -58,6 +58,7 @@ class TokensView(View):
     output: int | None
     output_reasoning: int | None
     output_audio: int | None
+    input_cache_write: int | None
 
 
 class UsageRowView(View):
@@ -180,6 +181,7 @@ def show_tokens(totals: UsageTotals) -> TokensView:
         output=totals.tokens_output,
         output_reasoning=totals.tokens_output_reasoning,
         output_audio=totals.tokens_output_audio,
+        input_cache_write=totals.tokens_input_cache_write,
     )
 
 

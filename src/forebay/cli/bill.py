@@ -36,7 +36,7 @@ from forebay.ledger.bill import (
     name_month,
 )
 from forebay.ledger.pricing import Repricing, reprice
-from forebay.ledger.rollup import UsageTotals, add_known
+from forebay.ledger.rollup import UsageTotals
 from forebay.ledger.usage import UsageBy, UsageRow
 from forebay.store.database import Database
 
@@ -250,9 +250,7 @@ def _show_group(row: UsageRow, by: UsageBy, key_names: Mapping[str, str]) -> str
 
 
 def _figures(totals: UsageTotals) -> list[str | Cell]:
-    tokens_in = add_known((totals.tokens_input, totals.tokens_input_cached, totals.tokens_input_audio))
-    tokens_out = add_known((totals.tokens_output, totals.tokens_output_reasoning, totals.tokens_output_audio))
-    numbers = (totals.requests, tokens_in, totals.tokens_input_cached, tokens_out)
+    numbers = (totals.requests, totals.input_total, totals.tokens_input_cached, totals.output_total)
     return [
         *("-" if number is None else f"{number:,}" for number in numbers),
         Cell(text=f"{totals.unpriced:,}" if totals.unpriced else "", style="yellow"),

@@ -26,7 +26,7 @@ from forebay.cli.usage_hours import MARKS_MAX, Hours, can_show_hours, compute_sp
 from forebay.gateway.repo import KeyRepo
 from forebay.ledger.ingest import Ingester, IngestLimits
 from forebay.ledger.repo import rebuild_usage
-from forebay.ledger.rollup import HOUR_NS, NOTHING, UsageTotals, add_known, merge_totals
+from forebay.ledger.rollup import HOUR_NS, NOTHING, UsageTotals, merge_totals
 from forebay.ledger.usage import UsageBy, UsageQuery, UsageQueryInvalid, UsageRow, load_usage
 from forebay.store.database import Database
 from forebay.store.errors import StoreBusy
@@ -231,9 +231,9 @@ _GROUP_TEXTS: Final[dict[UsageBy, Callable[[UsageRow, Mapping[str, str]], str]]]
 _FIGURES: Final[dict[str, Callable[[UsageTotals], str]]] = {
     "Requests": lambda totals: f"{totals.requests:,}",
     "Failed": lambda totals: f"{totals.failed:,}",
-    "In": lambda totals: _number(_tokens_in(totals)),
+    "In": lambda totals: _number(totals.input_total),
     "Cached": lambda totals: _number(totals.tokens_input_cached),
-    "Out": lambda totals: _number(_tokens_out(totals)),
+    "Out": lambda totals: _number(totals.output_total),
     "TTFT": lambda totals: _mean(totals.first_token_ns_sum, totals.first_token_count),
     "Time": lambda totals: _mean(totals.duration_ns_sum, totals.duration_count),
 }
@@ -241,16 +241,8 @@ _FIGURES: Final[dict[str, Callable[[UsageTotals], str]]] = {
 _RANKS: Final = {"Cached": 7, "TTFT": 6, "Hours": 5, "Time": 4, "Share": 3, "Failed": 2, "Requests": 1}
 
 
-def _tokens_in(totals: UsageTotals) -> int | None:
-    return add_known((totals.tokens_input, totals.tokens_input_cached, totals.tokens_input_audio))
-
-
-def _tokens_out(totals: UsageTotals) -> int | None:
-    return add_known((totals.tokens_output, totals.tokens_output_reasoning, totals.tokens_output_audio))
-
-
 def _tokens(totals: UsageTotals) -> int:
-    return (_tokens_in(totals) or 0) + (_tokens_out(totals) or 0)
+    return (totals.input_total or 0) + (totals.output_total or 0)
 
 
 def _number(number: int | None) -> str:

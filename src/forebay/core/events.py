@@ -24,16 +24,22 @@ class UsageSource(StrEnum):
 class Tokens(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Disjoint token classes: their sum is the total.  `None` where the class is unknown."""
 
-    input: int | None = None  #: prompt tokens that were neither cached nor audio
+    input: int | None = None  #: prompt tokens of no other class
     input_cached: int | None = None
     input_audio: int | None = None
     output: int | None = None  #: visible text tokens
     output_reasoning: int | None = None
     output_audio: int | None = None
+    input_cache_write: int | None = None  #: prompt tokens that were written to a cache, for later requests
 
     @property
     def input_total(self) -> int:
-        return (self.input or 0) + (self.input_cached or 0) + (self.input_audio or 0)
+        return (
+            (self.input or 0)
+            + (self.input_cached or 0)
+            + (self.input_audio or 0)
+            + (self.input_cache_write or 0)
+        )
 
     @property
     def output_total(self) -> int:
@@ -74,6 +80,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     worker: int = 0
     region: str = ""  #: of the last target tried
     tags: tuple[tuple[str, str], ...] = ()  #: the request's `metadata`, where it is as OpenAI has it
+    units: tuple[tuple[str, int], ...] = ()  #: what else the target counted, by the names of its usage rules
 
 
 Event = Finished  #: the union of all events, once there are more

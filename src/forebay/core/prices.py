@@ -29,6 +29,7 @@ PLACES_KEPT_MAX: Final = 10_000  #: for which a book remembers its answer
 PART_OF: Final = {
     "input_cached": "input",
     "input_audio": "input",
+    "input_cache_write": "input",
     "output_reasoning": "output",
     "output_audio": "output",
 }
@@ -45,6 +46,7 @@ class Rates:
     output: Decimal | None = None
     output_reasoning: Decimal | None = None
     output_audio: Decimal | None = None
+    input_cache_write: Decimal | None = None
 
     def find(self, token_class: str) -> Decimal | None:
         """The class's own rate, else that of the class which it is a part of."""
@@ -158,6 +160,7 @@ class Charge:
             tokens.output,
             tokens.output_reasoning,
             tokens.output_audio,
+            tokens.input_cache_write,
         )
         for count, rate in zip(counts, numerators, strict=True):
             if count:

@@ -33,7 +33,7 @@ FOLD = "fold.json"  #: a fold that has begun and not ended
 DURATION_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 OVERHEAD_S = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5)
 STATUS_CLASSES = ("2xx", "4xx", "499", "5xx")
-TOKEN_CLASSES = ("input", "input_cached", "input_audio", "output", "output_reasoning", "output_audio")
+TOKEN_CLASSES = Tokens.__struct_fields__
 
 
 class Series(msgspec.Struct, frozen=True, array_like=True):
@@ -211,7 +211,13 @@ class Cells:
             cells[at.tokens] += tokens.input
         if tokens.output:
             cells[at.tokens + 3] += tokens.output
-        if tokens.input_cached or tokens.output_reasoning or tokens.input_audio or tokens.output_audio:
+        if (
+            tokens.input_cached
+            or tokens.output_reasoning
+            or tokens.input_cache_write
+            or tokens.input_audio
+            or tokens.output_audio
+        ):
             self._count_details(at.tokens, tokens)
 
     def _count_details(self, at: int, tokens: Tokens) -> None:
@@ -219,6 +225,7 @@ class Cells:
         self.cells[at + 2] += tokens.input_audio or 0
         self.cells[at + 4] += tokens.output_reasoning or 0
         self.cells[at + 5] += tokens.output_audio or 0
+        self.cells[at + 6] += tokens.input_cache_write or 0
 
     def _observe(self, at: int, buckets: tuple[float, ...], value: float) -> None:
         cells = self.cells

@@ -169,4 +169,7 @@ def find_implausible(event: Event) -> str:
         return "a text holds a NUL"
     if event.tags and any("\0" in text for tag in event.tags for text in tag):
         return "a tag holds a NUL"
+    for name, count in event.units:
+        if "\0" in name or not 0 <= count <= NUMBER_MAX:
+            return f"the unit {name!r} is {count}"
     return ""

@@ -29,6 +29,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from forebay.core.events import Event, Finished, Outcome, Tokens, UsageSource
 from forebay.core.prices import PriceBook
 from forebay.ledger.batch import Batch, Reason, SetAside, read_event
+from forebay.ledger.marks import Kept, load_marks
 from forebay.ledger.rollup import (
     DAY_HOURS,
     HOUR_NS,
@@ -186,20 +187,24 @@ def load_events(connection: Connection, after_id: int, events_max: int) -> list[
 
 
 def rebuild_usage(database: Database) -> int:
-    """Add the whole ledger up anew into the totals; returns the number of events.
+    """Add the ledger up anew into the totals; returns the number of events that were added up.
 
-    Ingest waits meanwhile: reading all events may take long.
+    Totals of a time whose records may be gone stay as they are.  Ingest waits meanwhile: reading all events
+    may take long.
     """
     with database.begin() as connection:
         lock_ledger(connection)
-        rebuild_hours(connection, None, None)
-        return int(connection.execute(select(func.sum(usage_hourly.c.requests))).scalar() or 0)
+        gone_before_ns = load_marks(connection)[Kept.RECORDS].gone_before_ns
+        first = gone_before_ns // HOUR_NS if gone_before_ns else None
+        rebuild_hours(connection, first, None)
+        counted = select(func.sum(usage_hourly.c.requests)).where(usage_hourly.c.hour >= (first or 0))
+        return int(connection.execute(counted).scalar() or 0)
 
 
 def rebuild_hours(connection: Connection, first: int | None, last: int | None) -> None:
     """The same for the hours from `first` to `last`, both included, and their days; None leaves a side open.
 
-    Needs the lock of `lock_ledger`.
+    Needs the lock of `lock_ledger`, and all records of that time and of its days.
     """
     old, source = delete(usage_hourly), select(hour_of_event().label("hour"), *_places(), *sum_events())
     if first is not None:
@@ -315,7 +320,7 @@ _SOURCES = {"key_id": "key", "outcome": "outcome.value", "usage_source": "usage_
     f"tokens_{name}": f"tokens.{name}" for name in TOKEN_CLASSES
 }
 #: Columns that are no field of an event, or not as they are, in the order in which `_insert_events` has them.
-_ADDED = ("segment_id", "position", "cost_nano_usd", "price_id", "tags")
+_ADDED = ("segment_id", "position", "cost_nano_usd", "price_id", "tags", "units")
 _COLUMNS = tuple(c.name for c in events.columns if c.name not in (*_ADDED, "id"))
 _EVENT_COLUMNS = (*_ADDED, *_COLUMNS)
 _get_values = attrgetter(*(_SOURCES.get(name, name) for name in _COLUMNS))
@@ -328,7 +333,11 @@ def _insert_events(
     """Straight to the driver: SQLAlchemy's work on each parameter costs more than all the rest of ingest."""
     statement, is_positional = _compile_event_insert(connection.dialect)
     rows = [
-        (segment_id, position, cost.nano_usd, cost.price_id, _encode_tags(event), *_get_values(event))
+        (
+            *(segment_id, position, cost.nano_usd, cost.price_id),
+            *(_encode_pairs(event.tags), _encode_pairs(event.units)),
+            *_get_values(event),
+        )
         for position, (event, cost) in zip(positions, priced, strict=True)
     ]
     if is_positional:
@@ -337,12 +346,17 @@ def _insert_events(
         connection.exec_driver_sql(statement, [dict(zip(_EVENT_COLUMNS, row, strict=True)) for row in rows])
 
 
-def _encode_tags(event: Event) -> str | None:
-    return msgspec.json.encode(dict(event.tags)).decode() if event.tags else None
+def _encode_pairs(pairs: tuple[tuple[str, str | int], ...]) -> str | None:
+    return msgspec.json.encode(dict(pairs)).decode() if pairs else None
 
 
 def _decode_tags(text: str | None) -> tuple[tuple[str, str], ...]:
     return () if text is None else tuple(msgspec.json.decode(text, type=dict[str, str]).items())
+
+
+def decode_units(text: str | None) -> tuple[tuple[str, int], ...]:
+    """The column `units`."""
+    return () if text is None else tuple(msgspec.json.decode(text, type=dict[str, int]).items())
 
 
 def _make_event(row: RowMapping) -> Event:
@@ -353,4 +367,5 @@ def _make_event(row: RowMapping) -> Event:
         usage_source=UsageSource(row["usage_source"]),
         tokens=Tokens(**{name: row[f"tokens_{name}"] for name in TOKEN_CLASSES}),
         tags=_decode_tags(row["tags"]),
+        units=decode_units(row["units"]),
     )

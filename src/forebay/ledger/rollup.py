@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from forebay.core.events import Event, Outcome, UsageSource
-from forebay.core.prices import Cost
+from forebay.core.prices import TOKEN_CLASSES, Cost
 
 HOUR_NS = 3600 * 10**9
 DAY_HOURS = 24
@@ -51,6 +51,7 @@ class UsageTotals:
     tokens_output: int | None = None
     tokens_output_reasoning: int | None = None
     tokens_output_audio: int | None = None
+    tokens_input_cache_write: int | None = None
     unpriced: int = 0  #: requests whose cost is unknown, and not in the sum
     cost_nano_usd: int | None = None
     duration_ns_sum: int = 0
@@ -59,6 +60,19 @@ class UsageTotals:
     first_token_count: int = 0
     overhead_ns_sum: int = 0
     overhead_count: int = 0
+
+    @property
+    def input_total(self) -> int | None:
+        """Over all classes; None where none is known."""
+        return add_known(
+            getattr(self, f"tokens_{name}") for name in TOKEN_CLASSES if name.startswith("input")
+        )
+
+    @property
+    def output_total(self) -> int | None:
+        return add_known(
+            getattr(self, f"tokens_{name}") for name in TOKEN_CLASSES if name.startswith("output")
+        )
 
 
 TOTALS = tuple(field.name for field in fields(UsageTotals))
@@ -104,6 +118,7 @@ def compute_totals(priced: list[Priced]) -> UsageTotals:
         tokens_output=add_known(t.output for t in tokens),
         tokens_output_reasoning=add_known(t.output_reasoning for t in tokens),
         tokens_output_audio=add_known(t.output_audio for t in tokens),
+        tokens_input_cache_write=add_known(t.input_cache_write for t in tokens),
         unpriced=costs.count(None),
         cost_nano_usd=add_known(costs),
         duration_ns_sum=sum(event.duration_ns for event in events),

@@ -20,7 +20,10 @@ from forebay.store.database import make_metadata
 
 metadata = make_metadata()
 
-TOKEN_CLASSES = ("input", "input_cached", "input_audio", "output", "output_reasoning", "output_audio")
+TOKEN_CLASSES = (
+    *("input", "input_cached", "input_audio", "output", "output_reasoning", "output_audio"),
+    "input_cache_write",
+)
 COUNTS = ("requests", "failed", "abandoned", "estimated", "unpriced")
 #: Whose usage it was, and what answered: what the hourly totals tell apart, beside the hour.
 PLACES = ("team", "project", "key_id", "model", "pool", "tier", "region")
@@ -84,6 +87,7 @@ events = Table(
     Column("cost_nano_usd", BigInteger),  # NULL: unknown
     Column("price_id", String(40), nullable=False, server_default=""),  # of `prices`; empty: none
     Column("tags", Text),  # a JSON object of strings; NULL: none
+    Column("units", Text),  # a JSON object of integers; NULL: none
     UniqueConstraint("segment_id", "position"),
     Index(None, "at_ns"),
     sqlite_autoincrement=True,
@@ -126,6 +130,17 @@ repricings = Table(
     Column("cost_nano_usd_before", BigInteger),
     Column("cost_nano_usd_after", BigInteger),
     sqlite_autoincrement=True,
+)
+
+#: How far back each kind of row is still there (`marks.Kept`), and what became of what was.  One row for each
+#: kind of which something was removed.
+removals = Table(
+    "ledger_removals",
+    metadata,
+    Column("kind", String(20), primary_key=True),
+    Column("gone_before_ns", BigInteger, nullable=False),
+    Column("removed", BigInteger, nullable=False),
+    Column("removed_at_ns", BigInteger),
 )
 
 
