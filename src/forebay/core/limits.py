@@ -11,6 +11,7 @@ import msgspec
 
 from forebay.core.events import Tokens
 
+NANO_PER_USD = 10**9
 WEIGHT_UNIT = 1000  #: weights are in thousandths, so that units stay integers
 
 
@@ -22,6 +23,7 @@ class Measure(StrEnum):
     OUTPUT_TOKENS = "output_tokens"
     TOTAL_TOKENS = "total_tokens"
     CONCURRENT = "concurrent_requests"
+    COST = "cost_usd"  #: by the price book; its units are nano-USD
 
     __hash__ = str.__hash__
 
@@ -54,6 +56,14 @@ class WhenAway(StrEnum):
     CLOSED = "closed"  #: requests for which nothing is lent are refused
 
 
+class Exceeded(StrEnum):
+    """What becomes of requests for which a limit has no room."""
+
+    REFUSE = "refuse"
+    THROTTLE = "throttle"  #: they pass at the rate of another limit, and are counted
+    DOWNGRADE = "downgrade"  #: they go to a cheaper model, and are counted
+
+
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
     """How much a token of each class counts, in thousandths."""
 
@@ -78,6 +88,12 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
         amount: units in each period, or at a time for `concurrent_requests`.
         period: None for `concurrent_requests`.
         models: glob patterns over the public names to which it applies.
+        expression: what the amount is computed from, empty where it is fixed.
+        exceeded: what follows once it has no room, grace and all.
+        throttle: id of the limit that holds as well from then on.
+        downgrade_to: public name of the model that answers from then on.
+        grace_units: so many more may be used, for `grace_ns` after it was first exceeded in a period.
+        alert_at: parts of the amount, in thousandths, at whose use somebody is told.
     """
 
     id: str
@@ -89,19 +105,41 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     time_zone: str = "UTC"
     weights: Weights = EVEN
     models: tuple[str, ...] = ("*",)
+    expression: str = ""
+    exceeded: Exceeded = Exceeded.REFUSE
+    throttle: str = ""
+    downgrade_to: str = ""
+    grace_units: int = 0
+    grace_ns: int = 0
+    alert_at: tuple[int, ...] = ()
 
     def applies_to(self, model: str) -> bool:
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
     def describe(self) -> str:
         """For a person who has met it: `600 requests a minute of team growth`."""
-        what = self.measure.value.replace("_", " ")
         when = " at a time" if self.period is None else f" a {self.period.value}"
-        return f"{self.amount} {what}{when} of {self.owner}"
+        return f"{self.spell(self.amount)}{when} of {self.owner}"
+
+    def spell(self, units: int) -> str:
+        """So many of its units, for a person: `600 requests`, `12.5 USD`."""
+        if self.measure is Measure.COST:
+            return f"{spell_usd(units)} USD"
+        return f"{units} {self.measure.value.replace('_', ' ')}"
+
+
+def spell_usd(nano: int) -> str:
+    """Exactly, without needless zeros: `5000`, `0.0125`."""
+    whole, rest = divmod(abs(nano), NANO_PER_USD)
+    sign = "-" if nano < 0 else ""
+    return f"{sign}{whole}.{rest:09}".rstrip("0").rstrip(".") if rest else f"{sign}{whole}"
 
 
 def count_units(limit: Limit, tokens: Tokens) -> int:
-    """What a request's tokens are under a limit, rounded up; 1 where the limit counts requests."""
+    """What a request's tokens are under a limit, rounded up; 1 where the limit counts requests.
+
+    Not for limits of cost: a price book knows that.
+    """
     weights = limit.weights
     match limit.measure:
         case Measure.INPUT_TOKENS:
