@@ -8,7 +8,7 @@ nothing that was lent is lent again.  It must never let one worker wait for anot
 import asyncio
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from forebay.core.clock import Clock
 from forebay.core.limits import Limit
 from forebay.gateway.policy.lending import Lender, Shortage, Standing
 from forebay.gateway.policy.meter import Now
-from forebay.gateway.quota_client import short_path
+from forebay.gateway.quota_client import HELD_MAX, short_path
 from forebay.gateway.quota_wire import (
     Ask,
+    Changed,
     FrameSplitter,
     FromAuthority,
     Hello,
@@ -88,17 +89,47 @@ class QuotaServer:
             timer.cancel()
         self._state.close()
 
-    def set_limits(self, limits: Iterable[Limit]) -> None:
-        """From now on these hold; one that comes again goes on where it was.  Raises OSError."""
-        limits = tuple(limits)
+    def set_limits(self, limits: Iterable[Limit], amounts: Mapping[str, int] | None = None) -> None:
+        """From now on these hold; one that comes again goes on where it was.  Raises OSError.
+
+        Args:
+            amounts: that limits with an expression have now, in place of their own, by id.
+        """
+        limits, amounts = tuple(limits), amounts or {}
         if limits == self._limits:
+            self.set_amounts(amounts)
             return
         now = self._now()
-        self._lender.set_limits(limits, now)
+        self._lender.set_limits((_apply(limit, amounts.get(limit.id)) for limit in limits), now)
         self._state.restore(self._lender.meters, now)
         self._state.save(self._lender.meters.values())
         self._state.heal()
         self._limits = limits
+        for connection in self._connections.values():
+            self._tell_amounts(connection, self._list_live())
+
+    def set_amounts(self, amounts: Mapping[str, int]) -> None:
+        """Limits have these amounts from now on, by id; others stay as they are.  Raises OSError."""
+        meters = self._lender.meters
+        changed = {
+            limit_id: amount
+            for limit_id, amount in amounts.items()
+            if limit_id in meters and meters[limit_id].limit.amount != amount
+        }
+        now = self._now()
+        for limit_id, amount in changed.items():
+            meters[limit_id].change(_apply(meters[limit_id].limit, amount), now)
+        for connection in self._connections.values():
+            self._tell_amounts(connection, tuple(changed.items()))
+        self._save(changed)
+
+    def _list_live(self) -> tuple[tuple[str, int], ...]:
+        meters = self._lender.meters.items()
+        return tuple((limit_id, meter.limit.amount) for limit_id, meter in meters if meter.limit.expression)
+
+    def _tell_amounts(self, connection: "_WorkerConnection", amounts: tuple[tuple[str, int], ...]) -> None:
+        for at in range(0, len(amounts), HELD_MAX):
+            connection.send(Changed(amounts[at : at + HELD_MAX]))
 
     def list_standings(self) -> list[Standing]:
         """All limits in the order of their ids."""
@@ -128,6 +159,8 @@ class QuotaServer:
             before.close()
         self._connections[hello.worker] = connection
         self._lender.join(hello.worker, [(held.limit_id, held.units) for held in hello.held])
+        if before is not connection:
+            self._tell_amounts(connection, self._list_live())
         connection.send(Welcome())
 
     def leave(self, worker: str, connection: "_WorkerConnection") -> None:
@@ -238,6 +271,10 @@ class QuotaServer:
         self._awaited.pop(limit_id, None)
         self._recalled_at[limit_id] = asyncio.get_running_loop().time()
         recall.set_result(None)
+
+
+def _apply(limit: Limit, amount: int | None) -> Limit:
+    return limit if amount is None else msgspec.structs.replace(limit, amount=amount)
 
 
 def _tell(ask: Ask, found: tuple[Any, ...] | Shortage) -> Lent | Refused:

@@ -85,6 +85,16 @@ class Lease:
         self._kind = "tokens" if self.counts else "requests"
         self._head = f"x-ratelimit-limit-{self._kind}: {limit.amount}\r\nx-ratelimit-remaining-{self._kind}: "
 
+    def change_amount(self, amount: int) -> None:
+        """The authority says that the limit has another amount now."""
+        known = self.known_left
+        if self.limit.period is None or self.limit.kind is Kind.CALENDAR:
+            known += amount - self.limit.amount
+        self.known_left = min(known, amount)
+        self.is_exceeded = self.is_exceeded and amount <= self.limit.amount  # else it is asked anew
+        self.set_limit(msgspec.structs.replace(self.limit, amount=amount))
+        self.refused_until = NEVER
+
     def bound_guess(self, units: int, least: int) -> int:
         """What is reserved for an answer whose length is a guess: no guess may take much of a limit.
 

@@ -17,6 +17,7 @@ from forebay.core.keys import KeyEntry
 from forebay.core.limits import Exceeded, Limit, WhenAway
 from forebay.core.prices import PriceBook
 from forebay.core.routes import Endpoint
+from forebay.gateway.amounts import Amounts
 from forebay.gateway.costing import Costing
 from forebay.gateway.lease import Lease, format_seconds
 from forebay.gateway.model import Dialect, Exchange
@@ -60,6 +61,7 @@ class Quota:
         self._live: set[Lease] = set()  # that have something to be looked after
         self._guesses: dict[tuple[str, str], float] = {}  # tokens of an answer, by key and model
         self._plans: dict[tuple[tuple[str, ...], str], Plan] = {}  # by a key's limits and model
+        self._amounts = Amounts()
         self._when_away = WhenAway.SHARE
         self._workers = 1
         self._asked: dict[int, tuple[dict[Lease, int], asyncio.Future[None]]] = {}  # without an answer yet
@@ -75,7 +77,7 @@ class Quota:
         """From now on these limits hold; what is reserved of those that are gone is settled in vain."""
         self._when_away = when_away
         before, self._leases = self._leases, {}
-        for limit in limits:
+        for limit in map(self._amounts.apply, limits):
             lease = before.pop(limit.id, None) or self._removed.pop(limit.id, None) or Lease(limit)
             has_changed = lease.limit != limit or workers != self._workers
             if lease.limit != limit:
@@ -90,6 +92,21 @@ class Quota:
         if self._leases and not self._was_connected:
             self._started_s = self._loop.time()
             self._client.keep_connected(self._started_s)
+
+    def change_amounts(self, amounts: Iterable[tuple[str, int]]) -> None:
+        """Limits have other amounts now than the snapshot says, which may be one that comes only later."""
+        now = self._now()
+        for limit_id, amount in amounts:
+            self._amounts.learn(limit_id, amount, self._leases)
+            lease = self._leases.get(limit_id)
+            if lease is None or lease.limit.amount == amount:
+                continue
+            is_less = amount < lease.limit.amount
+            lease.change_amount(amount)
+            if lease.stand_in is not None:
+                lease.stand_alone(self._workers, now)
+            if is_less:
+                self._return([lease])  # what was lent of the larger amount
 
     def set_prices(self, book: PriceBook, *, allow_unpriced: bool = False) -> None:
         """By which limits of money count; what has no price is refused where one applies, unless allowed."""

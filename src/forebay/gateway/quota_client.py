@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ import msgspec
 from forebay.gateway.policy.lending import Want
 from forebay.gateway.quota_wire import (
     Ask,
+    Changed,
     FrameSplitter,
     FromAuthority,
     FromWorker,
@@ -58,6 +59,9 @@ class Wanted(Protocol):
 
     def give_back(self, limit_id: str) -> None:
         """Others need what is not spent."""
+
+    def change_amounts(self, amounts: Iterable[tuple[str, int]]) -> None:
+        """Limits have other amounts than the snapshot says."""
 
     def note(self, number: int) -> None:
         """A return is written down."""
@@ -166,6 +170,8 @@ class QuotaClient(asyncio.Protocol):
                     self.is_connected = True
                     self._wait_s = RETRY_S
                     self._borrower.begin_line()
+            case Changed():
+                self._borrower.change_amounts(message.amounts)
             case Recall():
                 self._borrower.give_back(message.limit_id)
             case Noted():

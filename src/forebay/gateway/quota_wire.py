@@ -50,6 +50,12 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     """The authority's first word to a Hello: from here on it lends."""
 
 
+class Changed(msgspec.Struct, frozen=True, tag="changed"):
+    """Limits have other amounts from now on than the snapshot says; all that do, before a Welcome."""
+
+    amounts: tuple[tuple[str, int], ...]
+
+
 class Noted(msgspec.Struct, frozen=True, tag="noted"):
     """A Return is written down."""
 
@@ -79,7 +85,7 @@ class Recall(msgspec.Struct, frozen=True, tag="recall"):
 
 
 FromWorker = Hello | Ask | Return
-FromAuthority = Welcome | Noted | Lent | Refused | Recall
+FromAuthority = Welcome | Changed | Noted | Lent | Refused | Recall
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode
