@@ -16,6 +16,7 @@ import yaml
 from pydantic import ValidationError
 
 from forebay.app.config_checks import compute_check_problems
+from forebay.app.config_checks_alerts import compute_alert_problems
 from forebay.app.config_defaults import drop_left_out
 from forebay.app.config_explain import explain_errors
 from forebay.app.config_model import Config
@@ -93,6 +94,7 @@ def check_config(
     except ValidationError as error:
         problems += explain_errors(error, source)
     problems += compute_check_problems(source, origin, env)
+    problems += compute_alert_problems(source, origin, env)
     problems.sort(key=lambda problem: (problem.line or 0, problem.key))
     if any(problem.severity is Severity.ERROR for problem in problems):
         return None, tuple(problems)

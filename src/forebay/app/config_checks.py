@@ -6,10 +6,10 @@ are mended.  Looks at files and the environment, and changes nothing.
 
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from forebay.app.config_defaults import EMBEDDED_ENGINES, ENDPOINTS_BY_KIND
@@ -37,9 +37,14 @@ def compute_check_problems(
         *_check_engines(source.data, origin),
         *_check_models(source.data, origin, env),
         *_check_prices(source.data),
-        *_check_reference(("data", "database"), _mapping(source.data.get("data")), origin, env),
+        *check_reference(("data", "database"), _mapping(source.data.get("data")), origin, env),
         *check_limits(source.data),
     ]
+    return make_problems(source, found)
+
+
+def make_problems(source: Source, found: Iterable[Found]) -> list[ConfigProblem]:
+    """With file and line."""
     return [
         ConfigProblem(
             file=source.file,
@@ -216,12 +221,12 @@ def _check_secret(
     path: KeyPath, target: Mapping[str, Any], origin: ConfigOrigin, env: Mapping[str, str]
 ) -> Iterator[Found]:
     ca = target.get("tls_ca")
-    if isinstance(ca, str) and (problem := _find_ca_problem(origin.folder, ca)):
+    if isinstance(ca, str) and (problem := find_ca_problem(origin.folder, ca)):
         yield _error((*path, "tls_ca"), problem, "give a PEM file; relative paths start at the file's folder")
-    yield from _check_reference((*path, "api_key"), target, origin, env)
+    yield from check_reference((*path, "api_key"), target, origin, env)
 
 
-def _check_reference(
+def check_reference(
     path: KeyPath, section: Mapping[str, Any], origin: ConfigOrigin, env: Mapping[str, str]
 ) -> Iterator[Found]:
     """Whether a secret that the last key of the path refers to is there."""
@@ -235,7 +240,7 @@ def _check_reference(
         yield _warning(path, "the file with the secret can't be found", "check the path", secret=True)
 
 
-def _find_ca_problem(folder: Path, name: str) -> str | None:
+def find_ca_problem(folder: Path, name: str) -> str | None:
     """Why a file of authorities is of no use; None when it can be used."""
     if not _is_file(folder, name):
         return "no such file"

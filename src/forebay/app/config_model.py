@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, PrivateAttr, StrictInt, model_validator
 
+from forebay.app.config_alerts import AlertsConfig
 from forebay.app.config_defaults import fill_engines_and_models
 from forebay.app.config_limits import LimitsConfig
 from forebay.app.config_prices import PricesConfig
@@ -265,6 +266,9 @@ class Config(Section):
         description="Public names that callers use. Default: every engine under its own name.",
     )
     prices: PricesConfig = Field(default=PricesConfig(), description="What requests cost, for the bill.")
+    alerts: AlertsConfig = Field(
+        default=AlertsConfig(), description="Who is told when limits are nearly or wholly used."
+    )
 
     _origin: ConfigOrigin | None = PrivateAttr(None)
 

@@ -51,7 +51,8 @@ def _resolve_weights(value: str, info: ValidationInfo) -> str:
     return str(_resolve_path(Path(value), info))
 
 
-def _check_secret(value: str, info: ValidationInfo) -> str:
+def check_reference(value: str, info: ValidationInfo) -> str:
+    """A reference to a secret, whose path starts at the file's folder.  Raises ValueError."""
     kind, _, rest = value.partition(":")
     if kind == "env" and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", rest):
         return value
@@ -62,7 +63,7 @@ def _check_secret(value: str, info: ValidationInfo) -> str:
 
 def _check_database(value: str, info: ValidationInfo) -> str:
     if value.startswith(("env:", "file:")):
-        return _check_secret(value, info)
+        return check_reference(value, info)
     if ":" in value:
         raise ValueError("an address may hold a password: give it as a reference, env:NAME or file:PATH")
     return str(_resolve_path(Path(value), info))
@@ -98,7 +99,7 @@ ResolvedPath = Annotated[Path, AfterValidator(_resolve_path)]
 Weights = Annotated[str, Field(min_length=1), AfterValidator(_resolve_weights)]
 SecretReference = Annotated[
     str,
-    AfterValidator(_check_secret),
+    AfterValidator(check_reference),
     WithJsonSchema({"type": "string", "pattern": "^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$"}),
 ]
 DatabasePlace = Annotated[
