@@ -46,6 +46,7 @@ def test_limits_of_owners_with_a_key_are_shown(scene: Scene) -> None:
         "id": f"key:{scene.key}/total_tokens/month/calendar",  # type: ignore[attr-defined]
         "owner": f"key {scene.key}",  # type: ignore[attr-defined]
         "measure": "total_tokens",
+        "unit": "tokens",
         "amount": 1000,
         "per": "month",
         "window": "calendar",
@@ -53,6 +54,8 @@ def test_limits_of_owners_with_a_key_are_shown(scene: Scene) -> None:
         "models": ["*"],
         "left": 1000,
         "lent": 0,
+        "when_exceeded": "refuse",
+        "exceeded_at_s": None,
     }
     assert (places["owner"], places["per"], places["window"], places["left"]) == (
         "project default/default",

@@ -72,8 +72,9 @@ def control_plane(folder: Path, status: int, body: bytes) -> Iterator[None]:
 
 def limit(owner: str, amount: int, left: int, **other: Any) -> dict[str, Any]:
     found = {
-        "id": owner, "owner": owner, "measure": "requests", "amount": amount, "per": "minute", "left": left,
+        "id": owner, "owner": owner, "measure": "requests", "unit": "requests", "amount": amount, "per": "minute", "left": left,
         "window": "bucket", "time_zone": None, "models": ["*"], "lent": 0, "resets_at_s": None,
+        "when_exceeded": "refuse", "exceeded_at_s": None,
     }  # fmt: skip
     return found | other
 
@@ -87,6 +88,7 @@ def test_the_tightest_limit_comes_first_with_a_bar_and_a_time(folder: Path) -> N
         limit("project a/b", 1_000_000, 600_000, measure="total_tokens", models=["gpt-*", "m"],
               resets_at_s=now_s + 30.2),
         limit("team shut", 0, 0),
+        limit("team rich", 5000 * 10**9, 4_999_500_000_000, measure="cost_usd", unit="nano_usd", per="month"),
     ]  # fmt: skip
     with control_plane(folder, 200, json.dumps({"data": data}).encode()):
         result = forebay("limits")
@@ -97,6 +99,7 @@ def test_the_tightest_limit_comes_first_with_a_bar_and_a_time(folder: Path) -> N
         ["team", "shut"],
         ["key", "k"],
         ["project", "a/b"],
+        ["team", "rich"],
         ["team", "idle"],
     ]
     assert "100 requests a day" in rows[1]
@@ -108,7 +111,9 @@ def test_the_tightest_limit_comes_first_with_a_bar_and_a_time(folder: Path) -> N
     assert "1,000,000 total tokens a minute" in rows[4]
     assert "gpt-* m" in rows[4]
     assert rows[4].endswith("in 30 s")
-    assert rows[5].endswith("░░░░░░░░░░ 0%")
+    assert "5,000.00 USD a month" in rows[5]
+    assert "4,999.50" in rows[5]
+    assert rows[6].endswith("░░░░░░░░░░ 0%")
 
 
 def test_json_is_the_answer_of_the_admin_api(folder: Path) -> None:

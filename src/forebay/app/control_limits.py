@@ -3,6 +3,8 @@
 The authority (`quota_server`) knows; nothing is changed here, since `forebay.yaml` says what holds.
 """
 
+from typing import Literal
+
 from fastapi import FastAPI
 from pydantic import Field
 
@@ -10,7 +12,7 @@ from forebay.app.control_routes import RouteAdder
 from forebay.app.control_schemas import View
 from forebay.app.quota_server import QuotaServer
 from forebay.core.clock import Clock
-from forebay.core.limits import Kind, Measure, Period
+from forebay.core.limits import Exceeded, Kind, Limit, Measure, Period
 from forebay.gateway.policy.lending import Standing
 
 
@@ -18,6 +20,9 @@ class LimitView(View):
     id: str = Field(description="Names it; the same whatever becomes of its amount.")
     owner: str = Field(description="Whose it is: `team growth`, `project growth/search`, `key key_…`.")
     measure: Measure = Field(description="What it counts.")
+    unit: Literal["requests", "tokens", "nano_usd"] = Field(
+        description="Of `amount`, `left` and `lent`; a nano-USD is a billionth of a USD."
+    )
     amount: int
     per: Period | None = Field(description="In which time; null for `concurrent_requests`.")
     window: Kind | None = Field(description="How time gives back; null for `concurrent_requests`.")
@@ -32,6 +37,10 @@ class LimitView(View):
     resets_at_s: float | None = Field(
         description="Unix time at which all of it is there again if nobody takes any; of a calendar, at "
         "which the next period begins; null where time does not tell."
+    )
+    when_exceeded: Exceeded = Field(description="What becomes of requests for which there is no room.")
+    exceeded_at_s: float | None = Field(
+        description="Unix time at which it first had no room in this period; null while it had."
     )
 
 
@@ -62,6 +71,7 @@ def _show(standing: Standing, now_ns: int) -> LimitView:
         id=limit.id,
         owner=limit.owner,
         measure=limit.measure,
+        unit=_find_unit(limit),
         amount=limit.amount,
         per=limit.period,
         window=limit.kind if is_timed else None,
@@ -70,4 +80,12 @@ def _show(standing: Standing, now_ns: int) -> LimitView:
         left=standing.left,
         lent=standing.lent,
         resets_at_s=None if standing.full_in_ns is None else (now_ns + standing.full_in_ns) / 1e9,
+        when_exceeded=limit.exceeded,
+        exceeded_at_s=standing.exceeded_ns / 1e9 if standing.exceeded_ns else None,
     )
+
+
+def _find_unit(limit: Limit) -> Literal["requests", "tokens", "nano_usd"]:
+    if limit.measure is Measure.COST:
+        return "nano_usd"
+    return "requests" if limit.measure in (Measure.REQUESTS, Measure.CONCURRENT) else "tokens"

@@ -11,6 +11,7 @@ from forebay.cli.admin_client import fetch_admin
 from forebay.cli.tables import Cell, Column, Table, print_table
 from forebay.cli.terminal import Failure, Outcome, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
+from forebay.core.limits import NANO_PER_USD
 
 BAR_MARKS: Final = 10
 FULL: Final = 0.9  #: from this part on a limit is shown as nearly used up
@@ -30,6 +31,7 @@ class _Limit(msgspec.Struct, kw_only=True):
 
     owner: str
     measure: str
+    unit: str
     amount: int
     per: str | None
     models: list[str]
@@ -40,6 +42,11 @@ class _Limit(msgspec.Struct, kw_only=True):
     def used(self) -> float:
         """The part that is used or lent; more than 1 while more was used than there was."""
         return (self.amount - self.left) / self.amount if self.amount else 1.0
+
+    def spell(self, units: int) -> str:
+        if self.unit != "nano_usd":
+            return f"{units:,}"
+        return f"{units / NANO_PER_USD:,.2f}"
 
 
 class _LimitList(msgspec.Struct, kw_only=True):
@@ -70,12 +77,13 @@ def show_limits(file: Path | None, *, as_json: bool) -> Outcome:
 def _make_row(limit: _Limit, now_s: float) -> Sequence[str | Cell]:
     when = "at a time" if limit.per is None else f"a {limit.per}"
     what = limit.measure.removesuffix("_requests" if limit.per is None else "").replace("_", " ")
+    what = "USD" if limit.unit == "nano_usd" else what
     style = "red" if limit.used >= 1 else "yellow" if limit.used >= FULL else ""
     return (
         limit.owner,
-        f"{limit.amount:,} {what} {when}",
+        f"{limit.spell(limit.amount)} {what} {when}",
         "" if limit.models == ["*"] else " ".join(limit.models),
-        Cell(text=f"{limit.left:,}", style=style),
+        Cell(text=limit.spell(limit.left), style=style),
         Cell(text=f"{draw_bar(limit.used)} {int(max(0.0, limit.used) * 100):3}%", style=style),
         format_wait(None if limit.resets_at_s is None else limit.resets_at_s - now_s),
     )
