@@ -23,11 +23,12 @@ from forebay.app.control_http import AdminRoutes, create_admin_app
 from forebay.app.control_limits import LimitRoutes
 from forebay.app.control_plane import ControlPlane
 from forebay.app.control_roles import Doorkeeper
-from forebay.app.control_tenancy import Repos, TenancyRoutes
+from forebay.app.control_tenancy import TenancyRoutes
 from forebay.app.control_watch import ConfigWatch
 from forebay.app.quota_server import QuotaServer
 from forebay.app.quota_state import QuotaState
 from forebay.core.events import Finished, Outcome, Tokens, encode_event
+from forebay.gateway.repos import Repos
 from forebay.ledger.ingest import Ingester
 from forebay.ledger.segment import SegmentWriter
 from forebay.store.database import Database

@@ -193,6 +193,76 @@ def test_a_rotated_key_and_its_successor_are_both_in_the_snapshot(scene: Scene) 
     assert compute_key_digest(new["key"]) not in {key.digest for key in keys}
 
 
+def test_of_a_key_a_patch_changes_what_it_names_and_null_lifts_a_limit(scene: Scene) -> None:
+    made = make_key(scene, regions=["eu"], output_max_tokens=50, priority="batch", expires_in_s=3600)
+    changed = call(scene, "PATCH", f"/keys/{made['id']}", json={"output_max_tokens": 7, "name": "m"}).json()
+    assert changed == {
+        **{name: value for name, value in made.items() if name != "key"}, "output_max_tokens": 7, "name": "m",
+    }  # fmt: skip
+    (entry,) = decode_snapshot(scene.defaults.snapshot_path.read_bytes()).keys
+    assert (entry.regions, entry.output_max_tokens, entry.name) == (("eu",), 7, "m")
+    lifted = dict.fromkeys(
+        ("models", "endpoints", "regions", "tier_max", "context_max_tokens", "output_max_tokens")
+    )
+    body = {**lifted, "expires_in_s": None, "priority": "standard"}
+    freed = call(scene, "PATCH", f"/keys/{made['id']}", json=body).json()
+    assert (freed["models"], freed["endpoints"], freed["regions"]) == (["*"], [], [])
+    assert [freed[name] for name in ("tier_max", "context_max_tokens", "output_max_tokens")] == [None] * 3
+    assert (freed["expires_at_s"], freed["priority"], freed["name"]) == (None, "standard", "m")
+    again = call(scene, "PATCH", f"/keys/{made['id']}", json={"expires_in_s": 60, "models": ["chat"]}).json()
+    assert 50 < again["expires_at_s"] - scene.clock.wall_ns() / 1e9 <= 60
+    events = call(scene, "GET", f"/audit?subject={made['id']}").json()["data"]
+    assert [event["action"] for event in events] == ["key.change"] * 3 + ["key.create"]
+    assert (events[0]["before"]["models"], events[0]["after"]["models"]) == (["*"], ["chat"])
+
+
+def test_a_patch_that_names_nothing_or_what_can_not_be_changes_nothing(scene: Scene) -> None:
+    made = make_key(scene, output_max_tokens=5)
+    events = len(call(scene, "GET", "/audit").json()["data"])
+    assert call(scene, "PATCH", f"/keys/{made['id']}", json={}).status_code == 200
+    for body, param in (
+        ({"name": None}, "name"),
+        ({"name": ""}, "name"),
+        ({"priority": None}, "priority"),
+        ({"models": []}, "models"),
+        ({"team": "web"}, "team"),
+        ({"project": "p"}, "project"),
+        ({"output_max_tokens": 0}, "output_max_tokens"),
+        ({"endpoints": ["chat"]}, "endpoints[0]"),
+        ({"expires_in_s": 0}, "expires_in_s"),
+    ):
+        response = call(scene, "PATCH", f"/keys/{made['id']}", json=body)
+        assert (*code_of(response), response.json()["error"]["param"]) == (400, "invalid_value", param)
+    assert len(call(scene, "GET", "/audit").json()["data"]) == events
+    call(scene, "DELETE", f"/keys/{made['id']}")
+    assert code_of(call(scene, "PATCH", f"/keys/{made['id']}", json={"name": "m"})) == (409, "key_ended")
+
+
+def test_of_a_project_a_patch_changes_what_it_names_and_bounds_its_keys_at_once(scene: Scene) -> None:
+    call(scene, "PUT", "/teams/default/projects/p", json={"regions": ["eu"], "output_max_tokens": 50})
+    made = make_key(scene, project="p")
+    path = "/teams/default/projects/p"
+    changed = call(scene, "PATCH", path, json={"tier_max": "provisioned", "output_max_tokens": None}).json()
+    assert (changed["regions"], changed["tier_max"], changed["output_max_tokens"]) == (
+        ["eu"], "provisioned", None,
+    )  # fmt: skip
+    (entry,) = decode_snapshot(scene.defaults.snapshot_path.read_bytes()).keys
+    assert (entry.regions, entry.tier_max, entry.output_max_tokens) == (("eu",), "provisioned", None)
+    reach = call(scene, "GET", f"/keys/{made['id']}").json()["reach"]
+    assert [each["targets"] for each in reach] == [["chat@smollm2-135m"]]
+
+
+def test_a_team_takes_no_body_with_content(scene: Scene) -> None:
+    assert call(scene, "PUT", "/teams/a").status_code == 200
+    assert call(scene, "PUT", "/teams/b", json={}).status_code == 200
+    response = call(scene, "PUT", "/teams/c", json={"name": "d", "models": ["x"]})
+    assert code_of(response) == (400, "invalid_value")
+    assert response.json()["error"]["param"] == "name"
+    assert call(scene, "PUT", "/teams/c", content=b"not json").status_code == 400
+    names = [team["name"] for team in call(scene, "GET", "/teams").json()["data"]]
+    assert names == ["a", "b", "default"]
+
+
 def test_what_does_not_exist_is_not_found(scene: Scene) -> None:
     for method, path, body, code in (
         ("GET", "/keys/key_0123456789abcdef", None, "key_not_found"),
@@ -201,6 +271,8 @@ def test_what_does_not_exist_is_not_found(scene: Scene) -> None:
         ("GET", "/teams/none/projects/p", None, "team_not_found"),
         ("GET", "/teams/default/projects/p", None, "project_not_found"),
         ("PUT", "/teams/none/projects/p", {}, "team_not_found"),
+        ("PATCH", "/teams/default/projects/p", {}, "project_not_found"),
+        ("PATCH", "/keys/key_0123456789abcdef", {}, "key_not_found"),
         ("POST", "/keys", {"name": "k", "project": "none"}, "project_not_found"),
     ):
         assert code_of(call(scene, method, path, json=body)) == (404, code), path

@@ -66,7 +66,6 @@ def test_the_data_folder_is_private(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        ("revoke", "key_none"),
         ("create", ""),
         ("create", "n", "--project", "a b"),
         ("create", "n", "--team", ""),
@@ -75,6 +74,6 @@ def test_the_data_folder_is_private(tmp_path: Path) -> None:
 )
 def test_what_can_not_be_done_is_said(args: tuple[str, ...]) -> None:
     result = forebay("keys", *args)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
     assert result.stdout == ""

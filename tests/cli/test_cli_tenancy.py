@@ -11,7 +11,7 @@ import pytest
 from command_line import forebay
 
 from forebay.cli.tenancy import RightsOptions, format_rights, parse_age_s, parse_end
-from forebay.cli.terminal import Failure
+from forebay.cli.terminal import BadOption, Outcome
 from forebay.core.keys import Rights
 
 RIGHTS = (
@@ -48,9 +48,9 @@ def ask(*words: str) -> Any:
     return json.loads(result.stdout)
 
 
-def fails(*words: str) -> str:
+def fails(*words: str, status: Outcome = Outcome.PROBLEM) -> str:
     result = forebay(*words)
-    assert (result.exit_code, result.stdout) == (1, ""), result.output
+    assert (result.exit_code, result.stdout) == (status, ""), result.output
     assert result.stderr.startswith("error: ")
     return result.stderr
 
@@ -167,30 +167,99 @@ def test_the_audit_shows_who_changed_what() -> None:
     [
         ("keys", "create", "n", "--project", "none"),
         ("keys", "create", "n", "--team", "none"),
-        ("keys", "create", "n", "--tier-max", "cloud"),
-        ("keys", "create", "n", "--tier-max", ""),
-        ("keys", "create", "n", "--endpoint", "chat"),
-        ("keys", "create", "n", "--region", ""),
-        ("keys", "create", "n", "--output-max", "0"),
-        ("keys", "create", "n", "--context-max", "-5"),
-        ("keys", "create", "n", "--priority", "urgent"),
-        ("keys", "create", "n", "--expires", "soon"),
-        ("keys", "create", "n", "--expires", "2001-01-01"),
-        ("keys", "create", "n", "--expires", "9999-12-31"),
         ("keys", "show", "key_none"),
+        ("keys", "set", "key_none", "--name", "n"),
         ("keys", "rotate", "key_none"),
-        ("keys", "rotate", "key_none", "--overlap", "long"),
-        ("teams", "create", "a b"),
         ("projects", "create", "p", "--team", "none"),
-        ("projects", "create", ""),
-        ("tokens", "create", ""),
-        ("tokens", "create", "t", "--role", "king"),
+        ("projects", "set", "none"),
         ("tokens", "revoke", "tok_none"),
     ],
 )
-def test_what_can_not_be_done_is_said(words: tuple[str, ...]) -> None:
+def test_what_is_not_there_is_said(words: tuple[str, ...]) -> None:
+    forebay("teams", "create", "web")
     fails(*words)
     assert ask("keys", "list") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("keys", "create", "n", "--model="), "--model: "),
+        (("keys", "create", "n", "--tier-max", "cloud"), "--tier-max: "),
+        (("keys", "create", "n", "--tier-max", ""), "--tier-max: "),
+        (("keys", "create", "n", "--endpoint", "chat"), "--endpoint: "),
+        (("keys", "create", "n", "--region", ""), "--region: "),
+        (("keys", "create", "n", "--output-max", "0"), "--output-max: "),
+        (("keys", "create", "n", "--context-max", "-5"), "--context-max: "),
+        (("keys", "create", "n", "--priority", "urgent"), "--priority: "),
+        (("keys", "create", "n", "--expires", "soon"), "2027-01-31"),
+        (("keys", "create", "n", "--expires", "9999999d"), "2027-01-31"),
+        (("keys", "create", "n", "--expires", "2001-01-01"), "--expires: "),
+        (("keys", "create", "n", "--expires", "9999-12-31"), "--expires: "),
+        (("keys", "rotate", "key_none", "--overlap", "long"), "0, 90m, 24h, 7d, 2w"),
+        (("keys", "rotate", "key_none", "--overlap", "9000w"), "--overlap: "),
+        (("keys", "rotate", "key_none", "--expires", "9999999d"), "2027-01-31"),
+        (("teams", "create", "a b"), "'a b'"),
+        (("projects", "create", ""), "project"),
+        (("projects", "set", "default", "--output-max", "-1"), "--output-max: "),
+        (("tokens", "create", ""), "name"),
+        (("tokens", "create", "t", "--role", "king"), "viewer"),
+    ],
+)
+def test_an_option_that_means_nothing_is_said_by_its_name(words: tuple[str, ...], said: str) -> None:
+    forebay("teams", "create", "web")
+    assert said in fails(*words, status=Outcome.USAGE)
+    assert ask("keys", "list") == []
+
+
+@pytest.mark.parametrize("kind", ["teams", "projects", "keys", "tokens", "audit"])
+def test_looking_makes_no_data_folder(kind: str, tmp_path: Path) -> None:
+    said = fails(*((kind,) if kind == "audit" else (kind, "list")))
+    assert str(tmp_path / ".forebay") in said
+    assert "forebay up" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_changing_what_can_not_be_there_makes_no_data_folder(tmp_path: Path) -> None:
+    for words in (("keys", "revoke", "k"), ("keys", "set", "k"), ("projects", "set", "default")):
+        assert "forebay up" in fails(*words)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- changing a key -----------------------------------------------------------------------------------------
+
+
+def test_of_a_key_only_what_is_named_changes_and_an_empty_text_lifts_a_limit() -> None:
+    made = ask("keys", "create", "n", *RIGHTS, "--priority", "batch", "--expires", "2100-01-01")
+    key_id = made["id"]
+    result = forebay("keys", "set", key_id, "--output-max", "7", "--name", "m")
+    assert result.exit_code == 0
+    assert f"{key_id} (m): " in result.stdout
+    assert "output 7" in result.stdout
+    shown = {name: value for name, value in made.items() if name != "key"}
+    expected = {**shown, "output_max_tokens": 7, "name": "m"}
+    assert ask("keys", "list") == [expected]
+    changed = ask("keys", "set", key_id, "--priority", "standard", "--expires", "2101-01-01", "-m", "y")
+    expected |= {"priority": "standard", "expires_at": "2101-01-01T00:00:00Z", "models": ["y"]}
+    assert changed == expected
+    lift = (*("--model", "", "--endpoint", "", "--region", "", "--tier-max", ""), *("--context-max", "0"))
+    freed = ask("keys", "set", key_id, *lift, "--output-max", "0", "--expires", "never")
+    assert rights_of(freed) == FREE
+    assert freed["expires_at"] is None
+    (latest, *_, first) = ask("audit", "--subject", key_id)
+    assert (latest["action"], first["action"]) == ("key.change", "key.create")
+    assert (latest["before"]["models"], latest["after"]["models"]) == (["y"], ["*"])
+
+
+def test_a_change_that_is_not_usable_changes_nothing() -> None:
+    key_id = ask("keys", "create", "n", *RIGHTS)["id"]
+    for option, value in (("--tier-max", "cloud"), ("--expires", "2001-01-01"), ("--output-max", "-1")):
+        assert f"{option}: " in fails("keys", "set", key_id, option, value, status=Outcome.USAGE)
+    assert "name" in fails("keys", "set", key_id, "--name", "", status=Outcome.USAGE)
+    assert "2027-01-31" in fails("keys", "set", key_id, "--expires", "soon", status=Outcome.USAGE)
+    assert len(ask("audit")) == 1
+    forebay("keys", "revoke", key_id)
+    assert "revoked" in fails("keys", "set", key_id, "--name", "m")
 
 
 def test_ends_are_ages_or_moments() -> None:
@@ -201,7 +270,7 @@ def test_ends_are_ages_or_moments() -> None:
     assert parse_end("1970-01-01T01:00:00+01:00", 7) == 0
     assert [parse_age_s("--overlap", text) for text in ("0", "5s", "1D")] == [0, 5, 86_400]
     for text in ("", "m", "1y", "-1d", "1.5h", "9999999d"):
-        with pytest.raises(Failure):
+        with pytest.raises(BadOption):
             parse_age_s("--overlap", text)
 
 

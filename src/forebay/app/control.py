@@ -28,7 +28,7 @@ from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
 from forebay.app.control_roles import Doorkeeper
 from forebay.app.control_server import AdminServer
 from forebay.app.control_setup import ensure_local_key, load_admin_token
-from forebay.app.control_tenancy import Repos, TenancyRoutes
+from forebay.app.control_tenancy import TenancyRoutes
 from forebay.app.control_watch import ConfigWatch, load_saved_config
 from forebay.app.database import open_database
 from forebay.app.quota_server import QuotaServer
@@ -37,6 +37,7 @@ from forebay.app.redaction import log_to_stderr, redactor
 from forebay.app.secret_refs import keep_from_logs
 from forebay.app.supervisor_socket import open_listener
 from forebay.core.errors import ConfigInvalid, ForebayError
+from forebay.gateway.repos import Repos
 from forebay.ledger.ingest import Ingester, IngestLimits
 from forebay.store.errors import StoreNewer
 

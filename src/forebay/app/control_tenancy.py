@@ -4,7 +4,6 @@ Each change is told to the gateway before it is answered.  A new key or token is
 """
 
 import asyncio
-from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import FastAPI, Query
@@ -15,6 +14,7 @@ from forebay.app.control_routes import RouteAdder
 from forebay.app.control_schemas import KeyId
 from forebay.app.control_tenancy_schemas import (
     AuditPage,
+    KeyChange,
     KeyCreate,
     KeyCreated,
     KeyDetail,
@@ -22,10 +22,12 @@ from forebay.app.control_tenancy_schemas import (
     KeyRotate,
     KeyView,
     Owner,
+    ProjectChange,
     ProjectList,
     ProjectPut,
     ProjectView,
     TeamList,
+    TeamPut,
     TeamView,
     TokenCreate,
     TokenCreated,
@@ -42,34 +44,11 @@ from forebay.app.control_tenancy_views import (
     show_token,
 )
 from forebay.core.clock import Clock
-from forebay.gateway.repo import KeyRepo
-from forebay.gateway.repo_audit import AuditRepo
-from forebay.gateway.repo_teams import TeamRepo
-from forebay.gateway.repo_tokens import TokenRepo
+from forebay.gateway.repos import Repos
 from forebay.gateway.tenancy import KeyRecord, NewKey, Role
-from forebay.store.database import Database
 
 AUDIT_PAGE_MAX = 1000
 Subject = Annotated[str, Query(pattern=r"^[!-~]{1,250}$", description="Only events about this id or name.")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repos:
-    """What the routes read and change."""
-
-    keys: KeyRepo
-    teams: TeamRepo
-    tokens: TokenRepo
-    audit: AuditRepo
-
-    @classmethod
-    def open(cls, database: Database, clock: Clock) -> "Repos":
-        return cls(
-            keys=KeyRepo(database, clock),
-            teams=TeamRepo(database, clock),
-            tokens=TokenRepo(database, clock),
-            audit=AuditRepo(database),
-        )
 
 
 class TenancyRoutes:
@@ -88,9 +67,11 @@ class TenancyRoutes:
         add("GET", "/projects", self.list_projects, "Projects")
         add("GET", project, self.get_project, "One project")
         add("PUT", project, self.put_project, "Make or change a project", role=Role.OPERATOR)
+        add("PATCH", project, self.change_project, "Change a project", role=Role.OPERATOR)
         add("GET", "/keys", self.list_keys, "Callers' keys")
         add("POST", "/keys", self.create_key, "Make a key", role=Role.OPERATOR, status=201)
         add("GET", "/keys/{key_id}", self.get_key, "One key, and what it may call")
+        add("PATCH", "/keys/{key_id}", self.change_key, "Change a key", role=Role.OPERATOR)
         add("DELETE", "/keys/{key_id}", self.revoke_key, "Revoke a key", role=Role.OPERATOR)
         add("POST", "/keys/{key_id}/rotate", self.rotate_key, "Rotate a key", role=Role.OPERATOR, status=201)
         add("GET", "/tokens", self.list_tokens, "Tokens of this API", role=Role.OWNER)
@@ -105,8 +86,9 @@ class TenancyRoutes:
         records = await asyncio.to_thread(self._repos.teams.list_teams)
         return TeamList(data=[show_team(record) for record in records])
 
-    async def put_team(self, team: Owner, actor: CurrentActor) -> TeamView:
-        """One that exists stays as it is.  None is ever renamed or removed: records bear its name."""
+    async def put_team(self, team: Owner, actor: CurrentActor, wanted: TeamPut | None = None) -> TeamView:
+        """One that exists stays as it is.  None is ever renamed or removed: records bear its name.  A team
+        has nothing but its name, so the body is empty, or an object without fields."""
         return show_team(await asyncio.to_thread(self._repos.teams.create_team, team, actor))
 
     async def list_projects(self) -> ProjectList:
@@ -124,6 +106,16 @@ class TenancyRoutes:
         """Rights that are left out are unlimited.  The gateway holds keys to them within a second."""
         record = await asyncio.to_thread(
             self._repos.teams.put_project, team, project, wanted.make_rights(), actor
+        )
+        await self._plane.refresh_snapshot()
+        return show_project(record)
+
+    async def change_project(
+        self, team: Owner, project: Owner, wanted: ProjectChange, actor: CurrentActor
+    ) -> ProjectView:
+        """What is left out stays; null lifts a limit.  The gateway holds keys to it within a second."""
+        record = await asyncio.to_thread(
+            self._repos.teams.change_project, team, project, wanted.apply_rights, actor
         )
         await self._plane.refresh_snapshot()
         return show_project(record)
@@ -160,6 +152,17 @@ class TenancyRoutes:
         )
         record, plaintext = await asyncio.to_thread(self._repos.keys.create, new, actor)
         return await self._show_once(record, plaintext)
+
+    async def change_key(self, key_id: KeyId, wanted: KeyChange, actor: CurrentActor) -> KeyView:
+        """What is left out stays; null lifts a limit, and lets the key live for ever.  Its project bounds it
+        as before.  The gateway holds it to the change within a second; with 503 the key is changed, and the
+        gateway could not be told yet."""
+        now_ns = self._clock.wall_ns()
+        record = await asyncio.to_thread(
+            self._repos.keys.change, key_id, lambda terms: wanted.apply(terms, now_ns), actor
+        )
+        await self._plane.refresh_snapshot()
+        return show_key(record)
 
     async def rotate_key(self, key_id: KeyId, wanted: KeyRotate, actor: CurrentActor) -> KeyCreated:
         """A new key with the same rights, shown this once; the old one ends with the overlap."""

@@ -5,13 +5,14 @@ No secret has a field here but `KeyCreated.key` and `TokenCreated.token`, which 
 
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from forebay.app.control_schemas import KEY_NAME_PATTERN, KeyId, View
 from forebay.core.keys import Rights
 from forebay.core.routes import Endpoint
 from forebay.gateway.repo import OVERLAP_MAX_S
-from forebay.gateway.tenancy import PATTERNS_MAX, REGIONS_MAX, TOKENS_MAX, Role
+from forebay.gateway.tenancy import PATTERNS_MAX, REGIONS_MAX, TOKENS_MAX, KeyTerms, Role
 
 YEARS_10_S = 10 * 366 * 86_400
 
@@ -36,16 +37,17 @@ TokenCount = Annotated[int, Field(ge=1, le=TOKENS_MAX), _WHOLE]
 Lifetime = Annotated[int, Field(ge=1, le=YEARS_10_S), _WHOLE]
 
 
+Models = Annotated[list[ModelPattern], Field(min_length=1, max_length=PATTERNS_MAX)]
+Endpoints = Annotated[list[Endpoint], Field(max_length=len(Endpoint))]
+Regions = Annotated[list[Region], Field(max_length=REGIONS_MAX)]
+
+
 class RightsFields(View):
     """What a key may do, or all keys of a project."""
 
-    models: Annotated[list[ModelPattern], Field(min_length=1, max_length=PATTERNS_MAX)] = Field(
-        default=["*"], description="Patterns over public model names; `*` is any text."
-    )
-    endpoints: Annotated[list[Endpoint], Field(max_length=len(Endpoint))] = Field(
-        default=[], description="Paths below `/v1/`; empty is all."
-    )
-    regions: Annotated[list[Region], Field(max_length=REGIONS_MAX)] = Field(
+    models: Models = Field(default=["*"], description="Patterns over public model names; `*` is any text.")
+    endpoints: Endpoints = Field(default=[], description="Paths below `/v1/`; empty is all.")
+    regions: Regions = Field(
         default=[], description="Regions of targets; empty is all. A target without a region is in none."
     )
     tier_max: TierMax | None = Field(
@@ -69,6 +71,32 @@ class RightsFields(View):
         )
 
 
+class RightsChange(View):
+    """What of the rights is to change.  What is left out stays."""
+
+    models: Models | None = Field(
+        default=None, description="Patterns over public model names; null is all, as `*` is."
+    )
+    endpoints: Endpoints | None = Field(default=None, description="Paths below `/v1/`; null or empty is all.")
+    regions: Regions | None = Field(default=None, description="Regions of targets; null or empty is all.")
+    tier_max: TierMax | None = Field(
+        default=None, description="The last tier that its requests may spill to; null is any."
+    )
+    context_max_tokens: TokenCount | None = Field(
+        default=None, description="Tokens of one request's prompt; null is what the model takes."
+    )
+    output_max_tokens: TokenCount | None = Field(
+        default=None, description="Tokens of one request's output, all its choices together; null is any."
+    )
+
+    def apply_rights(self, before: Rights) -> Rights:
+        """What was named, else as before; null is what something new has."""
+        named = self.model_fields_set & set(Rights.__struct_fields__)
+        given = {name: value for name in named if (value := getattr(self, name)) is not None}
+        wanted = RightsFields.model_validate(given).make_rights()
+        return msgspec.structs.replace(before, **{name: getattr(wanted, name) for name in named})
+
+
 class RightsView(View):
     models: list[str]
     endpoints: list[str]
@@ -81,6 +109,10 @@ class RightsView(View):
 # --- teams and projects -------------------------------------------------------------------------------------
 
 
+class TeamPut(View):
+    """A team has nothing but its name, which the path gives."""
+
+
 class TeamView(View):
     name: str
     created_at_s: float
@@ -91,6 +123,10 @@ class TeamList(View):
 
 
 class ProjectPut(RightsFields):
+    """No key of the project may do more than this."""
+
+
+class ProjectChange(RightsChange):
     """No key of the project may do more than this."""
 
 
@@ -115,6 +151,28 @@ class KeyCreate(RightsFields):
     expires_in_s: Lifetime | None = Field(
         default=None, description="Seconds until it opens nothing any more; null is never."
     )
+
+
+class KeyChange(RightsChange):
+    """What of a key is to change.  Its team and its project are for ever: records bear their names."""
+
+    # A factory, because neither may be null, and a default would be in the document.
+    name: Name = Field(default_factory=str, description="For people to recognise the key by.")
+    priority: Priority = Field(default_factory=lambda: "standard", description="The class of its requests.")
+    expires_in_s: Lifetime | None = Field(
+        default=None, description="Seconds from now until it opens nothing any more; null is never."
+    )
+
+    def apply(self, before: KeyTerms, now_ns: int) -> KeyTerms:
+        """What was named, else as before."""
+        named = self.model_fields_set
+        expires_ns = None if self.expires_in_s is None else now_ns + self.expires_in_s * 10**9
+        return KeyTerms(
+            name=self.name if "name" in named else before.name,
+            rights=self.apply_rights(before.rights),
+            priority=self.priority if "priority" in named else before.priority,
+            expires_ns=expires_ns if "expires_in_s" in named else before.expires_ns,
+        )
 
 
 class KeyRotate(View):

@@ -19,7 +19,7 @@ from forebay.cli.options import (
 )
 from forebay.cli.terminal import Outcome, guard
 
-keys_app = typer.Typer(help="Callers' keys: make, show, rotate, revoke.", no_args_is_help=True)
+keys_app = typer.Typer(help="Callers' keys: make, show, change, rotate, revoke.", no_args_is_help=True)
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="The id that `forebay keys list` shows.")]
 
 
@@ -83,6 +83,50 @@ def keys_show(
     from forebay.cli.keys import show
 
     return show(find_file(context, config), key_id, as_json=as_json)
+
+
+@keys_app.command("set")
+@guard
+def keys_set(
+    context: typer.Context,
+    key_id: KeyId,
+    name: Annotated[str | None, typer.Option("--name", help="What the key is for.")] = None,
+    model: Models = None,
+    endpoint: Endpoints = None,
+    region: Regions = None,
+    tier_max: TierMax = None,
+    context_max: ContextMax = None,
+    output_max: OutputMax = None,
+    priority: Annotated[
+        str | None,
+        typer.Option("--priority", metavar="CLASS", help="Of its requests: interactive, standard or batch."),
+    ] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            "--expires", metavar="WHEN", help="After 90m, 24h, 7d, 2w, at a date like 2027-01-31, or never."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> Outcome:
+    """Change what a key may do. What is not named stays; its project bounds it as before.
+
+    An empty text, or 0 tokens, lifts a limit: `--region ""`.
+    """
+    from forebay.cli.keys import KeyChangeOptions, change
+    from forebay.cli.tenancy import RightsOptions
+
+    rights = RightsOptions(
+        models=model,
+        endpoints=endpoint,
+        regions=region,
+        tier_max=tier_max,
+        context_max_tokens=context_max,
+        output_max_tokens=output_max,
+    )
+    options = KeyChangeOptions(name=name, rights=rights, priority=priority, expires=expires)
+    return change(find_file(context, config), key_id, options, as_json=as_json)
 
 
 @keys_app.command("rotate")

@@ -1,4 +1,4 @@
-"""`forebay keys`: callers' keys, made, shown, rotated and revoked."""
+"""`forebay keys`: callers' keys, made, shown, changed, rotated and revoked."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +13,14 @@ from forebay.cli.tenancy import (
     format_day,
     format_moment,
     format_rights,
+    open_folder,
     open_repos,
     parse_age_s,
     parse_end,
     print_json,
 )
 from forebay.cli.terminal import Outcome, print_line, print_note
-from forebay.gateway.tenancy import KeyRecord, NewKey
+from forebay.gateway.tenancy import KeyRecord, KeyTerms, NewKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,29 @@ class NewKeyOptions:
     expires: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyChangeOptions:
+    """What was named to change; None stays.  An empty `expires`, or `never`, lifts the end."""
+
+    name: str | None
+    rights: RightsOptions
+    priority: str | None
+    expires: str | None
+
+    def apply(self, before: KeyTerms, now_ns: int) -> KeyTerms:
+        """Raises BadOption."""
+        expires_ns = before.expires_ns
+        if self.expires is not None:
+            is_lifted = self.expires.strip().casefold() in ("", "never")
+            expires_ns = None if is_lifted else parse_end(self.expires, now_ns)
+        return KeyTerms(
+            name=before.name if self.name is None else self.name,
+            rights=self.rights.apply(before.rights),
+            priority=before.priority if self.priority is None else self.priority,
+            expires_ns=expires_ns,
+        )
+
+
 def create(file: Path | None, options: NewKeyOptions, *, as_json: bool) -> Outcome:
     wanted = NewKey(
         name=options.name,
@@ -43,19 +67,33 @@ def create(file: Path | None, options: NewKeyOptions, *, as_json: bool) -> Outco
         priority=options.priority,
         expires_ns=parse_end(options.expires, SystemClock().wall_ns()),
     )
-    with open_repos(file) as repos:
+    with open_folder(file, create=True) as (repos, folder):
         record, plaintext = repos.keys.create(wanted, find_actor())
-    return _print_once(record, plaintext, repos.folder, as_json=as_json)
+    return _print_once(record, plaintext, folder, as_json=as_json)
 
 
 def rotate(file: Path | None, key_id: str, *, overlap: str, expires: str | None, as_json: bool) -> Outcome:
     overlap_s = parse_age_s("--overlap", overlap)
     ends_ns = parse_end(expires, SystemClock().wall_ns())
-    with open_repos(file) as repos:
+    with open_folder(file) as (repos, folder):
         record, plaintext = repos.keys.rotate(key_id, find_actor(), overlap_s=overlap_s, expires_ns=ends_ns)
         old = repos.keys.get(key_id)
-    _print_once(record, plaintext, repos.folder, as_json=as_json)
+    _print_once(record, plaintext, folder, as_json=as_json)
     print_note(f"{key_id} opens nothing any more from {format_moment(old.entry.expires_ns)} on")
+    return Outcome.OK
+
+
+def change(file: Path | None, key_id: str, options: KeyChangeOptions, *, as_json: bool) -> Outcome:
+    now_ns = SystemClock().wall_ns()
+    with open_repos(file) as repos:
+        record = repos.keys.change(key_id, lambda terms: options.apply(terms, now_ns), find_actor())
+    if as_json:
+        print_json(_describe(record))
+        return Outcome.OK
+    entry = record.entry
+    ends = f"expires {format_moment(entry.expires_ns)}" if entry.expires_ns else "never expires"
+    bounds = format_rights(record.rights) or "no limits of its own"
+    print_line(f"{entry.id} ({entry.name}): {bounds}, priority {entry.priority}, {ends}")
     return Outcome.OK
 
 

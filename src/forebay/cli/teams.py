@@ -19,7 +19,7 @@ from forebay.gateway.tenancy import ProjectNotFound, ProjectRecord
 
 
 def create_team(file: Path | None, name: str) -> Outcome:
-    with open_repos(file) as repos:
+    with open_repos(file, create=True) as repos:
         record = repos.teams.create_team(name, find_actor())
     print_line(f"team {record.name}")
     return Outcome.OK
@@ -58,7 +58,7 @@ def list_teams(file: Path | None, *, as_json: bool) -> Outcome:
 
 
 def create_project(file: Path | None, team: str, name: str, rights: RightsOptions) -> Outcome:
-    with open_repos(file) as repos:
+    with open_repos(file, create=True) as repos:
         try:
             repos.teams.get_project(team, name)
         except ProjectNotFound:
@@ -73,8 +73,7 @@ def create_project(file: Path | None, team: str, name: str, rights: RightsOption
 
 def set_project(file: Path | None, team: str, name: str, rights: RightsOptions) -> Outcome:
     with open_repos(file) as repos:
-        before = repos.teams.get_project(team, name)
-        record = repos.teams.put_project(team, name, rights.apply(before.rights), find_actor())
+        record = repos.teams.change_project(team, name, rights.apply, find_actor())
     return _print_project(record)
 
 

@@ -17,25 +17,29 @@ import msgspec
 
 from forebay.app.clock import SystemClock
 from forebay.app.database import open_database
-from forebay.cli.terminal import Failure, is_plain, print_line
+from forebay.cli.terminal import BadOption, Failure, is_plain, print_line
 from forebay.cli.usable_config import load_usable_config
+from forebay.core.errors import InvalidValue
 from forebay.core.keys import ALL_MODELS, Rights
-from forebay.gateway.repo import KeyRepo
-from forebay.gateway.repo_audit import AuditRepo
-from forebay.gateway.repo_teams import TeamRepo
-from forebay.gateway.repo_tokens import TokenRepo
+from forebay.gateway.repos import Repos
 from forebay.gateway.tenancy import Actor
+from forebay.store.errors import StoreMissing
 
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repos:
-    folder: Path  #: the data folder whose they are
-    keys: KeyRepo
-    teams: TeamRepo
-    tokens: TokenRepo
-    audit: AuditRepo
+_AGES: Final = "90m, 24h, 7d, 2w"
+_ENDS: Final = f"{_AGES}, or a date like 2027-01-31 (UTC)"
+#: What is at fault by its name in the records, by its name here, and what would be right.
+_OPTIONS: Final = {
+    "models": ("--model", "a pattern such as `gpt-*`; without the option: all models"),
+    "endpoints": ("--endpoint", "without the option: all"),
+    "regions": ("--region", "a name such as `eu-west`; without the option: all"),
+    "tier_max": ("--tier-max", "without the option: any"),
+    "context_max_tokens": ("--context-max", "a number of tokens; without the option: no limit"),
+    "output_max_tokens": ("--output-max", "a number of tokens; without the option: no limit"),
+    "priority": ("--priority", "`standard` is the usual one"),
+    "expires": ("--expires", _ENDS),
+    "overlap_s": ("--overlap", f"0, {_AGES}"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,19 +77,39 @@ class RightsOptions:
 
 
 @contextmanager
-def open_repos(file: Path | None) -> Iterator[Repos]:
+def open_repos(file: Path | None, *, create: bool = False) -> Iterator[Repos]:
+    """What is kept in the data folder, as `open_folder`."""
+    with open_folder(file, create=create) as (repos, _):
+        yield repos
+
+
+@contextmanager
+def open_folder(file: Path | None, *, create: bool = False) -> Iterator[tuple[Repos, Path]]:
+    """What is kept in the data folder, and which that is.
+
+    Args:
+        create: whether it is made where there is none; only a command that makes something asks for it.
+
+    Raises:
+        Failure: there is none.
+        BadOption: what was asked for is not usable; it names the option.
+    """
     config = load_usable_config(file)
-    database = open_database(config)
-    clock = SystemClock()
+    try:
+        database = open_database(config, create=create)
+    except StoreMissing:
+        raise Failure(
+            f"there is no database in the data folder {config.data_path}: nothing was made here yet",
+            hint="`forebay up` makes it; `--config FILE` names the forebay.yaml of another one",
+        ) from None
     try:
         database.migrate()
-        yield Repos(
-            folder=config.data_path,
-            keys=KeyRepo(database, clock),
-            teams=TeamRepo(database, clock),
-            tokens=TokenRepo(database, clock),
-            audit=AuditRepo(database),
-        )
+        yield Repos.open(database, SystemClock()), config.data_path
+    except InvalidValue as error:
+        if error.param not in _OPTIONS:
+            raise BadOption(error.message) from None
+        option, hint = _OPTIONS[error.param]
+        raise BadOption(f"{option}: {error.message}", hint=hint) from None
     finally:
         database.close()
 
@@ -99,29 +123,27 @@ def find_actor() -> Actor:
     return Actor(id="command-line", name=name)
 
 
-def parse_age_s(option: str, text: str) -> int:
-    """Seconds.  Raises Failure."""
+def parse_age_s(option: str, text: str, *, hint: str = f"0, {_AGES}") -> int:
+    """Seconds.  Raises BadOption."""
     word = text.strip().casefold()
     if word == "0":
         return 0
     if found := re.fullmatch(r"(\d{1,6})([smhdw])", word):
         return int(found[1]) * _UNITS_S[found[2]]
-    raise Failure(f"can't understand {option} {text}", hint="0, 90m, 24h, 7d or 2w")
+    raise BadOption(f"can't understand {option} {text}", hint=hint)
 
 
 def parse_end(text: str | None, now_ns: int) -> int | None:
-    """The nanosecond at which something ends: an age from now on, or a moment.  Raises Failure."""
+    """The nanosecond at which something ends: an age from now on, or a moment.  Raises BadOption."""
     if text is None:
         return None
     if re.fullmatch(r"\s*\d+[smhdwSMHDW]\s*", text):
-        return now_ns + parse_age_s("--expires", text) * 10**9
+        return now_ns + parse_age_s("--expires", text, hint=_ENDS) * 10**9
     try:
         moment = datetime.fromisoformat(text.strip())
-        whole = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()) * 10**9
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()) * 10**9
     except (ValueError, OverflowError):
-        hint = "90m, 24h, 7d, 2w, or a date like 2027-01-31 (UTC)"
-        raise Failure(f"can't understand --expires {text}", hint=hint) from None
-    return whole
+        raise BadOption(f"can't understand --expires {text}", hint=_ENDS) from None
 
 
 def format_moment(time_ns: int | None) -> str:

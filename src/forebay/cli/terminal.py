@@ -42,6 +42,10 @@ class Failure(ForebayError):
         self.hint = hint
 
 
+class BadOption(Failure):
+    """A command was not used rightly: an option or argument has a value that means nothing."""
+
+
 def is_plain(stream: TextIO | None = None) -> bool:
     """Whether to write without colours and boxes: no terminal, a dumb one, or NO_COLOR is set."""
     # Python has no stream at all where the shell has closed the descriptor.
@@ -88,7 +92,7 @@ def guard(command: Callable[Arguments, int]) -> Callable[Arguments, None]:
             _let_go_of_output()
         except ForebayError as error:
             print_error(error.message, error.hint if isinstance(error, Failure) else "")
-            status = Outcome.PROBLEM
+            status = Outcome.USAGE if isinstance(error, BadOption) else Outcome.PROBLEM
         except OSError as error:
             print_error(f"{error.filename or 'input or output'}: {error.strerror or error}")
             status = Outcome.PROBLEM

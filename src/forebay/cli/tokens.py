@@ -6,7 +6,7 @@ from typing import Final
 from forebay.app.clock import SystemClock
 from forebay.cli.tables import Cell, Column, Table, print_table
 from forebay.cli.tenancy import find_actor, format_day, format_moment, open_repos, parse_end, print_json
-from forebay.cli.terminal import Failure, Outcome, print_line, print_note
+from forebay.cli.terminal import BadOption, Outcome, print_line, print_note
 from forebay.gateway.tenancy import Role, TokenRecord
 
 _COLUMNS: Final = (
@@ -24,9 +24,9 @@ def create(file: Path | None, name: str, *, role: str, expires: str | None, as_j
     try:
         wanted = Role(role)
     except ValueError:
-        raise Failure(f"there is no role {role!r}", hint=f"possible: {', '.join(Role)}") from None
+        raise BadOption(f"there is no role {role!r}", hint=f"possible: {', '.join(Role)}") from None
     ends_ns = parse_end(expires, SystemClock().wall_ns())
-    with open_repos(file) as repos:
+    with open_repos(file, create=True) as repos:
         record, plaintext = repos.tokens.create(name, wanted, find_actor(), expires_ns=ends_ns)
     if as_json:
         print_json({"token": plaintext, **_describe(record)})

@@ -1,10 +1,13 @@
-"""Callers' keys at rest: made, listed, rotated, revoked.  Runs in the control plane and the command line.
+"""Callers' keys at rest: made, listed, changed, rotated, revoked.
+
+Runs in the control plane and the command line.
 
 Only the digest of a key is stored: its text exists once, in what `create` and `rotate` return, and can't be
 shown again.  Workers see `KeyEntry`s only.
 """
 
 import secrets
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -21,6 +24,7 @@ from forebay.gateway.tenancy import (
     KeyEnded,
     KeyNotFound,
     KeyRecord,
+    KeyTerms,
     NewKey,
     check_name,
     check_owner,
@@ -47,13 +51,16 @@ class KeyRepo:
             InvalidValue: something of it is not usable.
             TeamNotFound, ProjectNotFound: its owner does not exist.
         """
-        check_name("key", wanted.name)
         check_owner("project", wanted.project)
         check_owner("team", wanted.team)
-        check_rights(wanted.rights)
-        check_priority(wanted.priority)
         now_ns = self._clock.wall_ns()
-        _check_expiry(wanted.expires_ns, now_ns)
+        terms = KeyTerms(
+            name=wanted.name,
+            rights=wanted.rights,
+            priority=wanted.priority,
+            expires_ns=wanted.expires_ns,
+        )
+        _check_terms(terms, now_ns)
         with self._database.begin() as connection:
             check_project_exists(connection, wanted.team, wanted.project)
             return self._insert(connection, wanted, actor, now_ns, rotated_from=None)
@@ -76,6 +83,41 @@ class KeyRepo:
         """Raises KeyNotFound."""
         with self._database.read() as connection:
             return _load(connection, key_id)
+
+    def change(self, key_id: str, edit: Callable[[KeyTerms], KeyTerms], actor: Actor) -> KeyRecord:
+        """The key with other terms.  What stays as it was leaves no event.
+
+        Args:
+            edit: pure; is given the terms as they are, within the transaction, so that of two changes at once
+                neither undoes what the other names.
+
+        Raises:
+            KeyNotFound
+            KeyEnded: it is revoked or expired: what has ended stays so.
+            InvalidValue: something of it is not usable.
+        """
+        now_ns = self._clock.wall_ns()
+        with self._database.begin() as connection:
+            old = _load(connection, key_id, to_change=True)
+            _check_lives(old, now_ns)
+            before = KeyTerms.of(old)
+            wanted = edit(before)
+            if wanted == before:
+                return old
+            _check_terms(wanted, now_ns)
+            connection.execute(
+                keys.update()
+                .where(keys.c.id == key_id)
+                .values(
+                    name=wanted.name,
+                    priority=wanted.priority,
+                    expires_ns=wanted.expires_ns,
+                    **encode_rights(wanted.rights),
+                )
+            )
+            new = _load(connection, key_id)
+            _audit(connection, actor, "key.change", old, new, now_ns)
+        return new
 
     def rotate(
         self, key_id: str, actor: Actor, *, overlap_s: float, expires_ns: int | None = None
@@ -205,9 +247,22 @@ def _check_can_rotate(connection: Connection, old: KeyRecord, now_ns: int) -> No
     ).scalar_one_or_none()
     if successor is not None:
         raise KeyEnded(f"the key {old.entry.id} has been rotated already: rotate {successor}")
-    if not old.is_live(now_ns):
-        what = "expired" if old.revoked_ns is None else "revoked"
-        raise KeyEnded(f"the key {old.entry.id} is {what}: make a new one with `forebay keys create`")
+    _check_lives(old, now_ns)
+
+
+def _check_lives(record: KeyRecord, now_ns: int) -> None:
+    """Raises KeyEnded."""
+    if not record.is_live(now_ns):
+        what = "expired" if record.revoked_ns is None else "revoked"
+        raise KeyEnded(f"the key {record.entry.id} is {what}: make a new one with `forebay keys create`")
+
+
+def _check_terms(terms: KeyTerms, now_ns: int) -> None:
+    """Raises InvalidValue."""
+    check_name("key", terms.name)
+    check_rights(terms.rights)
+    check_priority(terms.priority)
+    _check_expiry(terms.expires_ns, now_ns)
 
 
 def _check_expiry(expires_ns: int | None, now_ns: int) -> None:

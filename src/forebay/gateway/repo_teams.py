@@ -3,7 +3,7 @@
 Neither is ever removed or renamed: records bear their names.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import msgspec
@@ -74,7 +74,7 @@ class TeamRepo:
         now_ns = self._clock.wall_ns()
         with self._database.begin() as connection:
             try:
-                old = _load_project(connection, team, name)
+                old = _load_project(connection, team, name, to_change=True)
             except ProjectNotFound:
                 connection.execute(
                     projects.insert().values(team=team, name=name, created_ns=now_ns, **encode_rights(rights))
@@ -85,19 +85,25 @@ class TeamRepo:
                 )
                 append_audit(connection, actor, change, now_ns)
                 return new
-            if old.rights == rights:
-                return old
-            place = (projects.c.team == team) & (projects.c.name == name)
-            connection.execute(projects.update().where(place).values(**encode_rights(rights)))
-            new = _load_project(connection, team, name)
-            change = Change(
-                action="project.change",
-                subject=f"{team}/{name}",
-                before=describe_project(old),
-                after=describe_project(new),
-            )
-            append_audit(connection, actor, change, now_ns)
-            return new
+            return _change_project(connection, old, rights, actor, now_ns)
+
+    def change_project(
+        self, team: str, name: str, edit: Callable[[Rights], Rights], actor: Actor
+    ) -> ProjectRecord:
+        """The project with other rights.  What stays as it was leaves no event.
+
+        Args:
+            edit: pure; is given the rights as they are, within the transaction, so that of two changes at
+                once neither undoes what the other names.
+
+        Raises InvalidValue, TeamNotFound, ProjectNotFound.
+        """
+        now_ns = self._clock.wall_ns()
+        with self._database.begin() as connection:
+            old = _load_project(connection, team, name, to_change=True)
+            rights = edit(old.rights)
+            check_rights(rights)
+            return _change_project(connection, old, rights, actor, now_ns)
 
 
 def check_project_exists(connection: Connection, team: str, name: str) -> None:
@@ -127,9 +133,29 @@ def _decode_list(text: str) -> tuple[str, ...]:
     return msgspec.json.decode(text, type=tuple[str, ...])
 
 
-def _load_project(connection: Connection, team: str, name: str) -> ProjectRecord:
-    place = (projects.c.team == team) & (projects.c.name == name)
-    row = connection.execute(select(projects).where(place)).mappings().one_or_none()
+def _change_project(
+    connection: Connection, old: ProjectRecord, rights: Rights, actor: Actor, now_ns: int
+) -> ProjectRecord:
+    if old.rights == rights:
+        return old
+    place = (projects.c.team == old.team) & (projects.c.name == old.name)
+    connection.execute(projects.update().where(place).values(**encode_rights(rights)))
+    new = _load_project(connection, old.team, old.name)
+    change = Change(
+        action="project.change",
+        subject=f"{old.team}/{old.name}",
+        before=describe_project(old),
+        after=describe_project(new),
+    )
+    append_audit(connection, actor, change, now_ns)
+    return new
+
+
+def _load_project(connection: Connection, team: str, name: str, *, to_change: bool = False) -> ProjectRecord:
+    query = select(projects).where((projects.c.team == team) & (projects.c.name == name))
+    if to_change:
+        query = query.with_for_update()  # where there is more than one writer at a time
+    row = connection.execute(query).mappings().one_or_none()
     if row is not None:
         return _make_project(row)
     if connection.execute(select(teams.c.name).where(teams.c.name == team)).first() is None:

@@ -45,7 +45,7 @@ class TokenNotFound(CallerError):
 
 
 class KeyEnded(CallerError):
-    """The key is revoked, expired or rotated already, so it can't be rotated."""
+    """The key is revoked, expired or rotated already, so it can't be rotated, or not be changed."""
 
     status = 409
     code = "key_ended"
@@ -100,6 +100,23 @@ class KeyRecord:
     def is_live(self, now_ns: int) -> bool:
         expires_ns = self.entry.expires_ns
         return self.revoked_ns is None and (expires_ns is None or now_ns < expires_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyTerms:
+    """What of a key can be changed.  Its text, its team and its project can't."""
+
+    name: str
+    rights: Rights  #: its own
+    priority: str
+    expires_ns: int | None
+
+    @classmethod
+    def of(cls, record: KeyRecord) -> "KeyTerms":
+        entry = record.entry
+        return cls(
+            name=entry.name, rights=record.rights, priority=entry.priority, expires_ns=entry.expires_ns
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
