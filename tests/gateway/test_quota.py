@@ -16,7 +16,7 @@ from forebay.app.quota_state import QuotaState
 from forebay.core.errors import QuotaUnavailable, RateLimited
 from forebay.core.events import Tokens, UsageSource
 from forebay.core.keys import KeyEntry
-from forebay.core.limits import Kind, Limit, Measure, Period, WhenAway
+from forebay.core.limits import Exceeded, Kind, Limit, Measure, Period, WhenAway
 from forebay.core.routes import Endpoint
 from forebay.gateway.lease import REFUSED_S, format_seconds
 from forebay.gateway.model import UNCERTAIN, Exchange
@@ -588,3 +588,47 @@ def test_an_authority_that_never_answers_is_asked_less_and_less() -> None:
 )
 def test_durations_are_written_as_openai_does(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_limit_that_is_exceeded_throttles_and_counts_on(is_away: bool) -> None:
+    soft = Limit(
+        id="requests", owner="team a", measure=Measure.REQUESTS, amount=4, exceeded=Exceeded.THROTTLE,
+        throttle="x", **DAY,
+    )  # fmt: skip
+    slow = Limit(id="x", owner="team a", measure=Measure.REQUESTS, amount=2, **DAY)
+
+    async def test() -> None:
+        async with world(soft, slow) as made:
+            quota = await made.add_worker(workers=1)
+            key = make_request().key
+            assert key is not None
+            limited = msgspec.structs.replace(key, limits=("requests",))
+
+            async def ask() -> bool:
+                request = make_request()
+                request.key = limited
+                try:
+                    await quota.acquire(request, quota.find_plan(limited, "m"))
+                except RateLimited as error:
+                    assert "the limit of 2 requests a day" in str(error)
+                    return False
+                end(quota, request, None)
+                return True
+
+            assert [await ask() for _ in range(4)] == [True] * 4
+            if is_away:
+                made.stop_server()
+                await asyncio.sleep(0.05)
+            assert [await ask() for _ in range(4)] == [True, True, False, False]
+            if is_away:
+                await made.start_server()
+                await made.reconnect()
+            quota._return(quota._leases.values())
+            await asyncio.sleep(0.05)
+            assert {each.limit.id: each.left for each in made.server.list_standings()} == {
+                "requests": -2,
+                "x": 0,
+            }
+
+    run(test)

@@ -164,7 +164,7 @@ class Lender:
     def _lend(self, worker: str, want: Want, now: Now, *, is_exceeded: bool) -> Loan:
         meter = self.meters[want.limit_id]
         spare = meter.left // (SPARE_PARTS * max(1, len(self.workers)))
-        units = max(want.need, min(want.like, spare))
+        units = want.like if is_exceeded else max(want.need, min(want.like, spare))
         meter.take(units)
         lent = self._lent[want.limit_id]
         lent[worker] = lent.get(worker, 0) + units
@@ -192,10 +192,11 @@ class Lender:
         if retired is not None:
             self._forget_retired()
 
-    def list_standings(self, now: Now) -> list[Standing]:
-        """All limits in the order of their ids."""
+    def list_standings(self, now: Now, limit_ids: Iterable[str] | None = None) -> list[Standing]:
+        """All limits, or those of some ids, in the order of their ids."""
+        known = self.meters.keys()
         found = []
-        for limit_id in sorted(self.meters):
+        for limit_id in sorted(known if limit_ids is None else known & set(limit_ids)):
             meter = self.meters[limit_id]
             meter.advance(now)
             full = meter.compute_wait_ns(meter.limit.amount, now)
