@@ -1,29 +1,19 @@
 """Limits over real workers and callers: exact, told in headers, not lost with a worker or the authority."""
 
-import asyncio
-import socket
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import httpx
-import msgspec
 import pytest
+from limits_rig import HEADERS, Authority, ask, ask_many, workers
 
-from forebay.app.clock import SystemClock
-from forebay.app.quota_server import QuotaServer
-from forebay.app.quota_state import QuotaState
 from forebay.core.limits import Kind, Limit, Measure, Period
 from forebay.testing.answers import json_answer, sse_answer
-from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_key, make_route
 from forebay.testing.openai import chat_completion, chat_stream, usage, well_behaved
 from forebay.testing.steps import Sleep, Stall
 from forebay.testing.threaded import ThreadedUpstream
 
-HEADERS = {"authorization": f"Bearer {TEST_KEY}"}
 REQUESTS = Limit(
     id="r", owner="team test", measure=Measure.REQUESTS, amount=25, period=Period.MONTH, kind=Kind.CALENDAR
 )
@@ -31,71 +21,6 @@ TOKENS = Limit(
     id="t", owner="key k1", measure=Measure.TOTAL_TOKENS, amount=1000, period=Period.MONTH, kind=Kind.CALENDAR
 )
 PLACES = Limit(id="c", owner="project test", measure=Measure.CONCURRENT, amount=3)
-
-
-class Authority:
-    """A real one, in a thread of its own."""
-
-    def __init__(self, folder: Path, limits: tuple[Limit, ...]) -> None:
-        self.folder = folder
-        self.limits = limits
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-
-    def __enter__(self) -> "Authority":
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
-        return self
-
-    async def _start(self) -> None:
-        (self.folder / "run").mkdir(parents=True, exist_ok=True)
-        self.server = QuotaServer(
-            self.folder / "run" / "quota.sock", QuotaState(self.folder / "quota.state"), SystemClock()
-        )
-        self.server.set_limits(self.limits)
-        await self.server.start()
-
-    def left(self) -> dict[str, int]:
-        async def read() -> dict[str, int]:
-            return {limit.id: units for limit, units in self.server.list_left()}
-
-        return asyncio.run_coroutine_threadsafe(read(), self._loop).result(10)
-
-    def __exit__(self, *_: object) -> None:
-        async def stop() -> None:
-            self.server.close()
-
-        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-
-@contextmanager
-def workers(folder: Path, count: int, url: str, limits: tuple[Limit, ...]) -> Iterator[list[GatewayProcess]]:
-    key = msgspec.structs.replace(make_key(), limits=tuple(limit.id for limit in limits))
-    with ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1024))
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.set_inheritable(True)
-        started = []
-        for index in range(count):
-            worker = GatewayProcess(
-                [make_route("m", url)], folder=folder, keys=[key], index=index, listener=listener
-            )
-            worker.snapshot = msgspec.structs.replace(worker.snapshot, quotas=limits, quota_workers=count)
-            started.append(stack.enter_context(worker))
-        yield started
-
-
-def ask(url: str, **body: Any) -> httpx.Response:
-    return httpx.post(
-        f"{url}/chat/completions", json={"model": "m", "messages": []} | body, headers=HEADERS, timeout=20
-    )
-
-
-def ask_many(url: str, count: int, **body: Any) -> list[httpx.Response]:
-    with ThreadPoolExecutor(16) as pool:
-        return list(pool.map(lambda _: ask(url, **body), range(count)))
 
 
 @pytest.mark.parametrize("stream", [False, True])
