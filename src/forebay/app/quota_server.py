@@ -131,9 +131,20 @@ class QuotaServer:
         for at in range(0, len(amounts), HELD_MAX):
             connection.send(Changed(amounts[at : at + HELD_MAX]))
 
-    def list_standings(self) -> list[Standing]:
-        """All limits in the order of their ids."""
-        return self._lender.list_standings(self._now())
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """Those that hold, as they were set; the same object until others are."""
+        return self._limits or ()
+
+    def list_standings(self, limit_ids: Iterable[str] | None = None) -> list[Standing]:
+        """All limits, or those of some ids, in the order of their ids."""
+        return self._lender.list_standings(self._now(), limit_ids)
+
+    async def call_in(self, limit_ids: Iterable[str]) -> None:
+        """Has workers return what they have not spent of some limits, so that it is known what was used."""
+        await asyncio.gather(
+            *(self._recall(limit_id, "") for limit_id in limit_ids if self._lender.list_holders(limit_id, ""))
+        )
 
     def list_left(self) -> list[tuple[Limit, int]]:
         """Each limit, and what neither was used nor is lent."""
