@@ -79,6 +79,23 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
 EVEN = Weights()
 
 
+class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How requests may wait for limits that have no room.  For each worker.
+
+    Attributes:
+        wait_max_s: no request waits longer, whatever it asks for; 0 where none waits.
+        requests_max: that wait at a time, for whatever limits.
+        tenant_requests_max: of these, of one owner in one class and for one limit.
+        default_wait_s: how long a request waits that does not say, by its class in the order of
+            `core.keys.PRIORITIES`.
+    """
+
+    wait_max_s: float = 30.0
+    requests_max: int = 1000
+    tenant_requests_max: int = 250
+    default_wait_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """One limit of one owner.
 

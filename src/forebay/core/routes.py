@@ -10,7 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from forebay.core.keys import KeyEntry
-from forebay.core.limits import Limit, WhenAway
+from forebay.core.limits import Limit, QueueRules, WhenAway
 from forebay.core.prices import Price
 
 
@@ -94,6 +94,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     limits: GatewayLimits = GatewayLimits()
     quotas: tuple[Limit, ...] = ()  #: what keys, projects and teams may use
     quota_when_away: WhenAway = WhenAway.SHARE
+    quota_queue: QueueRules = QueueRules()  #: how requests may wait for limits
     quota_workers: int = 1  #: between whom the limits are shared when nobody lends
     quota_allow_unpriced: bool = False  #: requests without a price pass limits of cost
     prices: tuple[Price, ...] = ()  #: the book, where a limit counts cost
