@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-CONTRACT = {"test_bill", "test_ingest", "test_pricing", "test_rollup", "test_usage"}
+CONTRACT = {"test_bill", "test_ingest", "test_pricing", "test_retention", "test_rollup", "test_usage"}
 #: What only a database in a file can show.
 OF_FILES_ALONE = {
     "test_usage_can_be_read_from_the_file_alone",

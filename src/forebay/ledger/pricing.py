@@ -11,6 +11,7 @@ from sqlalchemy import Connection, RowMapping, bindparam, insert, select, tuple_
 
 from forebay.core.events import Tokens, UsageSource
 from forebay.core.prices import NOTHING_SPENT, Cost, PriceBook
+from forebay.ledger.marks import Kept, check_kept, load_marks
 from forebay.ledger.repo import keep_terms, lock_ledger, rebuild_hours
 from forebay.ledger.rollup import HOUR_NS, add_known
 from forebay.ledger.tables import TOKEN_CLASSES, events, repricings
@@ -42,7 +43,8 @@ def reprice(
 ) -> Repricing:
     """Price all records from `since_ns` on and before `until_ns` anew; None leaves a side open.
 
-    Ingest waits meanwhile.  Raises StoreBusy and StoreUnavailable; nothing has changed then.
+    Ingest waits meanwhile.  Raises NoLongerKept where records of the time may have been removed, StoreBusy
+    and StoreUnavailable; nothing has changed then.
     """
     before: list[int | None] = []
     after: list[int | None] = []
@@ -50,6 +52,7 @@ def reprice(
     hours: set[int] = set()
     with database.begin() as connection:
         lock_ledger(connection)
+        check_kept(load_marks(connection), Kept.RECORDS, since_ns, "what they cost stays as it is")
         for rows in _read_portions(connection, since_ns, until_ns, rows_max):
             costs = [_price(row, book) for row in rows]
             changed = [pair for pair in zip(rows, costs, strict=True) if _differs(*pair)]

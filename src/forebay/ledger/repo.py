@@ -29,6 +29,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from forebay.core.events import Event, Finished, Outcome, Tokens, UsageSource
 from forebay.core.prices import PriceBook
 from forebay.ledger.batch import Batch, Reason, SetAside, read_event
+from forebay.ledger.marks import Kept, load_marks
 from forebay.ledger.rollup import (
     DAY_HOURS,
     HOUR_NS,
@@ -186,20 +187,24 @@ def load_events(connection: Connection, after_id: int, events_max: int) -> list[
 
 
 def rebuild_usage(database: Database) -> int:
-    """Add the whole ledger up anew into the totals; returns the number of events.
+    """Add the ledger up anew into the totals; returns the number of events that were added up.
 
-    Ingest waits meanwhile: reading all events may take long.
+    Totals of a time whose records may be gone stay as they are.  Ingest waits meanwhile: reading all events
+    may take long.
     """
     with database.begin() as connection:
         lock_ledger(connection)
-        rebuild_hours(connection, None, None)
-        return int(connection.execute(select(func.sum(usage_hourly.c.requests))).scalar() or 0)
+        gone_before_ns = load_marks(connection)[Kept.RECORDS].gone_before_ns
+        first = gone_before_ns // HOUR_NS if gone_before_ns else None
+        rebuild_hours(connection, first, None)
+        counted = select(func.sum(usage_hourly.c.requests)).where(usage_hourly.c.hour >= (first or 0))
+        return int(connection.execute(counted).scalar() or 0)
 
 
 def rebuild_hours(connection: Connection, first: int | None, last: int | None) -> None:
     """The same for the hours from `first` to `last`, both included, and their days; None leaves a side open.
 
-    Needs the lock of `lock_ledger`.
+    Needs the lock of `lock_ledger`, and all records of that time and of its days.
     """
     old, source = delete(usage_hourly), select(hour_of_event().label("hour"), *_places(), *sum_events())
     if first is not None:

@@ -132,6 +132,17 @@ repricings = Table(
     sqlite_autoincrement=True,
 )
 
+#: How far back each kind of row is still there (`marks.Kept`), and what became of what was.  One row for each
+#: kind of which something was removed.
+removals = Table(
+    "ledger_removals",
+    metadata,
+    Column("kind", String(20), primary_key=True),
+    Column("gone_before_ns", BigInteger, nullable=False),
+    Column("removed", BigInteger, nullable=False),
+    Column("removed_at_ns", BigInteger),
+)
+
 
 def _make_totals(name: str, period: str) -> Table:
     """Totals of each period, counted since the epoch (UTC), for each place.

@@ -9,10 +9,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Label, RowMapping, Table, Text, cast, func, literal, select
+from sqlalchemy import ColumnElement, Connection, Label, RowMapping, Table, Text, cast, func, literal, select
 from sqlalchemy.dialects.postgresql import JSON
 
 from forebay.core.errors import CallerError
+from forebay.ledger.marks import Kept, check_kept, load_marks
 from forebay.ledger.rollup import DAY_HOURS, HOUR_NS, TOTALS, UsageTotals
 from forebay.ledger.sums import hour_of_event, sum_events, sum_totals
 from forebay.ledger.tables import events, usage_daily, usage_hourly
@@ -82,7 +83,8 @@ class UsageRow:
 def load_usage(database: Database, query: UsageQuery) -> list[UsageRow]:
     """The groups that hold at least one request, in the order of UsageRow's fields.
 
-    Raises UsageQueryInvalid, also when there are more than `rows_max` groups, StoreBusy, StoreUnavailable.
+    Raises UsageQueryInvalid, also when there are more than `rows_max` groups, NoLongerKept, StoreBusy,
+    StoreUnavailable.
     """
     groups = _list_groups(query)
     table = _choose_table(query)
@@ -94,7 +96,9 @@ def load_usage(database: Database, query: UsageQuery) -> list[UsageRow]:
     statement = select(*columns, *totals).where(*_list_conditions(table, query))
     statement = statement.group_by(*names).limit(query.rows_max + 1)
     with database.read() as connection:
+        _check_kept(connection, table, query)
         rows = [row for row in connection.execute(statement).mappings() if row["requests"]]
+        _check_kept(connection, table, query)  # a mark is moved before anything goes, perhaps meanwhile
     if len(rows) > query.rows_max:
         raise UsageQueryInvalid(
             f"more than {query.rows_max} rows: narrow the time, name a key or model, or group by less"
@@ -142,6 +146,19 @@ def _choose_table(query: UsageQuery) -> Table:
     if UsageBy.HOUR in query.by or any(at % DAY_NS for at in bounds):
         return usage_hourly
     return usage_daily
+
+
+#: What each table holds, and how else the answer is there where that is gone.
+_KINDS = {
+    events: (Kept.RECORDS, "totals know no status, target and tag, and no part of an hour; ask without"),
+    usage_hourly: (Kept.HOURLY, "ask by days, and from the begin of one to the begin of another (UTC)"),
+    usage_daily: (Kept.DAILY, "nothing is left of that time"),
+}
+
+
+def _check_kept(connection: Connection, table: Table, query: UsageQuery) -> None:
+    kind, hint = _KINDS[table]
+    check_kept(load_marks(connection), kind, query.since_ns, hint)
 
 
 def _hour(table: Table) -> ColumnElement[int]:
