@@ -10,7 +10,7 @@ from forebay.core import errors
 from forebay.core.events import Finished
 from forebay.core.routes import GatewayLimits
 from forebay.gateway.http import INFERENCE, KNOWN_PATHS
-from forebay.gateway.metrics import FAMILIES, REFUSALS, STATUS_CLASSES, TOKEN_CLASSES
+from forebay.gateway.metrics_layout import FAMILIES, REFUSALS, STATUS_CLASSES, TOKEN_CLASSES, WAIT_RESULTS
 from forebay.net.sse import EventTooLarge
 
 TEXT = (Path(__file__).parent.parent / "docs" / "gateway.md").read_text()
@@ -53,7 +53,7 @@ def test_every_metric_is_documented_with_its_labels() -> None:
     for family in FAMILIES:
         row = next(line for line in TEXT.splitlines() if line.startswith(f"| `{family.name}"))
         assert all(f"`{label}`" in row for label in family.labels)
-    assert {*REFUSALS, *STATUS_CLASSES, *TOKEN_CLASSES} <= QUOTED
+    assert {*REFUSALS, *STATUS_CLASSES, *TOKEN_CLASSES, *WAIT_RESULTS} <= QUOTED
 
 
 def test_every_record_field_is_documented() -> None:

@@ -18,15 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from forebay.core.events import Finished, Tokens
 from forebay.core.routes import Endpoint, RouteTable
-from forebay.gateway.metrics import (
-    DURATION_S,
-    MAGIC,
-    Cells,
-    Layout,
-    compute_layout,
-    fold_dead_files,
-    render_metrics,
-)
+from forebay.gateway.metrics import MAGIC, Cells, fold_dead_files, render_metrics
+from forebay.gateway.metrics_layout import DURATION_S, Layout, compute_layout
 from forebay.testing.gateway import GatewayProcess, make_route
 from forebay.testing.openai import usage, well_behaved
 
@@ -321,7 +314,8 @@ def test_a_file_that_the_disk_refuses_leaves_nothing(tmp_path: Path) -> None:
     code = """
 import pathlib, resource, signal, sys
 from forebay.core.routes import RouteTable
-from forebay.gateway.metrics import Cells, compute_layout
+from forebay.gateway.metrics import Cells
+from forebay.gateway.metrics_layout import compute_layout
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 try:

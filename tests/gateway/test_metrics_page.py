@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from forebay.core.routes import RouteTable
-from forebay.gateway.metrics import Cells, compute_layout, render_metrics
+from forebay.gateway.metrics import Cells, render_metrics
+from forebay.gateway.metrics_layout import compute_layout
 from forebay.gateway.metrics_page import PAUSE_FACTOR, MetricsPage
 from forebay.testing.gateway import make_route
 

@@ -10,7 +10,8 @@ import pytest
 
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import RouteTable, Snapshot
-from forebay.gateway.metrics import Cells, compute_layout
+from forebay.gateway.metrics import Cells
+from forebay.gateway.metrics_layout import compute_layout
 from forebay.gateway.model import State, build_state
 from forebay.net.client import Client
 from forebay.net.turn import Turn

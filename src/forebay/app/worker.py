@@ -28,7 +28,8 @@ from forebay.app.worker_files import SecretFiles, SnapshotFile
 from forebay.core.prices import PriceBook
 from forebay.core.routes import Snapshot
 from forebay.gateway.http import App
-from forebay.gateway.metrics import Cells, compute_layout, fold_dead_files
+from forebay.gateway.metrics import Cells, fold_dead_files
+from forebay.gateway.metrics_layout import compute_layout
 from forebay.gateway.model import State, build_state, list_problems
 from forebay.gateway.quota import Quota
 from forebay.gateway.records import Recorder

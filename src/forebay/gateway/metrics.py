@@ -26,103 +26,21 @@ from prometheus_client.core import (
 )
 
 from forebay.core.events import Finished, Tokens
-from forebay.core.routes import RouteTable
+from forebay.core.keys import PRIORITIES
+from forebay.gateway.metrics_layout import (
+    DURATION_S,
+    DURATION_SUM,
+    OVERHEAD_S,
+    OVERHEAD_SUM,
+    STATUS_CLASSES,
+    TOKEN_CLASSES,
+    WAIT_S,
+    Family,
+    Layout,
+)
 
 MAGIC = b"FBCELLS1"
 FOLD = "fold.json"  #: a fold that has begun and not ended
-DURATION_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-OVERHEAD_S = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5)
-STATUS_CLASSES = ("2xx", "4xx", "499", "5xx")
-TOKEN_CLASSES = Tokens.__struct_fields__
-
-
-class Series(msgspec.Struct, frozen=True, array_like=True):
-    """One labelled series and its cells: one, or for a histogram one a bucket, one for the rest, the sum."""
-
-    family: str
-    labels: tuple[str, ...]
-    offset: int
-
-
-class Family(msgspec.Struct, frozen=True, array_like=True):
-    name: str
-    kind: str  #: counter, gauge or histogram
-    help: str
-    labels: tuple[str, ...]
-    buckets: tuple[float, ...] = ()
-
-    @property
-    def width(self) -> int:
-        return len(self.buckets) + 2 if self.kind == "histogram" else 1
-
-
-class Layout(msgspec.Struct, frozen=True, array_like=True):
-    """Every series of a route table, and where its cells are."""
-
-    families: tuple[Family, ...]
-    series: tuple[Series, ...]
-    size: int
-
-    def index(self) -> dict[tuple[str, ...], int]:
-        return {(entry.family, *entry.labels): entry.offset for entry in self.series}
-
-
-FAMILIES = (
-    Family("forebay_requests", "counter", "Requests by status class.", ("model", "endpoint", "status")),
-    Family(
-        "forebay_request_duration_seconds",
-        "histogram",
-        "From the request's head to the last byte handed over.",
-        ("model", "endpoint"),
-        DURATION_S,
-    ),
-    Family(
-        "forebay_time_to_first_token_seconds",
-        "histogram",
-        "From the request's head to the first content of a stream.",
-        ("model", "endpoint"),
-        DURATION_S,
-    ),
-    Family("forebay_tokens", "counter", "Tokens by disjoint class.", ("model", "endpoint", "type")),
-    Family(
-        "forebay_overhead_seconds",
-        "histogram",
-        "The gateway's own time in a request: duration less the waiting for target and caller.",
-        (),
-        OVERHEAD_S,
-    ),
-    Family("forebay_attempts", "counter", "Attempts at a target by result.", ("target", "result")),
-    Family("forebay_refused", "counter", "Requests refused without a record.", ("reason",)),
-    Family("forebay_requests_in_flight", "gauge", "Requests being served.", ()),
-    Family("forebay_records_waiting", "gauge", "Records kept in memory while the disk refuses them.", ()),
-    Family("forebay_memory_held_bytes", "gauge", "Counted against gateway.memory_max_bytes.", ()),
-    Family("forebay_internal_errors", "counter", "Errors in the gateway itself.", ()),
-    Family("forebay_snapshots_refused", "counter", "Snapshots of no use; the one before stayed.", ()),
-)
-DURATION_SUM, OVERHEAD_SUM = len(DURATION_S) + 1, len(OVERHEAD_S) + 1  #: where the sum of a histogram is
-REFUSALS = ("unauthenticated", "unknown_url", "method_not_allowed", "ledger_unwritable")
-
-
-def compute_layout(table: RouteTable) -> Layout:
-    """The layout for a table's models and targets, and for requests that name no known model."""
-    pairs = [(route.model, endpoint.value) for route in table.routes for endpoint in route.endpoints]
-    pairs.append(("", ""))
-    targets = sorted({target.id for route in table.routes for target in route.targets})
-    rows: dict[str, list[tuple[str, ...]]] = {
-        "forebay_requests": [(*pair, status) for pair in pairs for status in STATUS_CLASSES],
-        "forebay_request_duration_seconds": list(pairs),
-        "forebay_time_to_first_token_seconds": list(pairs),
-        "forebay_tokens": [(*pair, token_class) for pair in pairs for token_class in TOKEN_CLASSES],
-        "forebay_attempts": [(target, result) for target in targets for result in ("ok", "failed")],
-        "forebay_refused": [(reason,) for reason in REFUSALS],
-    }
-    series: list[Series] = []
-    offset = 0
-    for family in FAMILIES:
-        for labels in rows.get(family.name, [()]):
-            series.append(Series(family.name, labels, offset))
-            offset += family.width
-    return Layout(FAMILIES, tuple(series), offset)
 
 
 class EndpointCells(msgspec.Struct, frozen=True):
@@ -166,6 +84,7 @@ class Cells:
         self.records_waiting = self._index[("forebay_records_waiting",)]
         self.memory_held = self._index[("forebay_memory_held_bytes",)]
         self.internal_errors = self._index[("forebay_internal_errors",)]
+        self._waiting = [self._index[("forebay_waiting", priority)] for priority in PRIORITIES]
         self._overhead = self._index[("forebay_overhead_seconds",)]
 
     def endpoint(self, model: str, endpoint: str) -> EndpointCells:
@@ -184,6 +103,12 @@ class Cells:
 
     def count_refusal(self, reason: str) -> None:
         self.cells[self._index[("forebay_refused", reason)]] += 1
+
+    def count_wait(self, priority: str, result: str, waited_s: float | None) -> None:
+        """Counts a request that might wait, and how long it stood in a line; None if in none."""
+        self.cells[self._index[("forebay_waits", priority, result)]] += 1
+        if waited_s is not None:
+            self._observe(self._index[("forebay_wait_seconds", priority)], WAIT_S, waited_s)
 
     def count_snapshot_refused(self) -> None:
         self.cells[self._index[("forebay_snapshots_refused",)]] += 1
@@ -240,6 +165,12 @@ class Cells:
         self.cells[self.in_flight] = 0
         self.cells[self.records_waiting] = 0
         self.cells[self.memory_held] = 0
+        self.tell_waiting([0] * len(PRIORITIES))
+
+    def tell_waiting(self, counts: Iterable[int]) -> None:
+        """How many wait for limits, by rank."""
+        for at, count in zip(self._waiting, counts, strict=True):
+            self.cells[at] = count
 
     def close(self) -> None:
         self.cells.release()
