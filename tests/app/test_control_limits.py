@@ -71,7 +71,9 @@ def test_limits_of_owners_with_a_key_are_shown(scene: Scene) -> None:
 def test_what_is_lent_is_not_left(scene: Scene) -> None:
     quota = scene.quota
     limit_id = "team:default/requests/minute/bucket/models:a,b"
-    assert not isinstance(quota._lender.ask("w", (Want(limit_id, 50, 50),), quota._now()), Shortage)
+    assert not isinstance(
+        quota._authority._lender.ask("w", (Want(limit_id, 50, 50),), quota._authority._now()), Shortage
+    )
     now_s = scene.clock.wall_ns() / 1e9
     minute = get(scene)[2]
     assert minute["lent"] == 50

@@ -37,9 +37,11 @@ class Scene:
         self.server.set_limits(limits)
 
     def use(self, limit: Limit, units: int) -> None:
-        found = self.server._lender.ask("w", (Want(limit.id, units, units),), self.server._now())
+        found = self.server._authority._lender.ask(
+            "w", (Want(limit.id, units, units),), self.server._authority._now()
+        )
         assert not isinstance(found, Shortage)
-        self.server._save([limit.id])
+        self.server._authority._save([limit.id])
 
     def left(self) -> dict[str, int]:
         return {standing.limit.id: standing.left for standing in self.server.list_standings()}

@@ -1,25 +1,27 @@
-"""The authority over all limits of this machine: lends units to the workers over a socket.
+"""The socket at which the workers of this machine borrow units of limits.
 
-The decisions are `policy.lending`'s; this is the shell that carries them out.  What is left of each limit
-lies in a file that outlives the process (`quota_state`), written before a loan is told; so after `kill -9`
-nothing that was lent is lent again.  It must never let one worker wait for another that does not answer.
+What is lent an authority decides (`quota_authority`); this carries asks and returns to it, its answers back,
+and asks workers to return what others need.  It must never let one worker wait for another that does not
+answer.
 """
 
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from forebay.app.quota_authority import Authority, Found
+from forebay.app.quota_local import GRACE_S, LocalAuthority
 from forebay.app.quota_state import QuotaState
 from forebay.core.clock import Clock
 from forebay.core.limits import Limit
-from forebay.gateway.policy.lending import Lender, Shortage, Standing
-from forebay.gateway.policy.meter import Now
+from forebay.gateway.policy.lending import Shortage, Standing
 from forebay.gateway.quota_client import HELD_MAX, short_path
 from forebay.gateway.quota_wire import (
     Ask,
@@ -37,11 +39,11 @@ from forebay.gateway.quota_wire import (
     encode_frame,
 )
 
+__all__ = ["GRACE_S", "LINGER_S", "QuotaServer"]
+
 logger = logging.getLogger("forebay.quota")
 
-GRACE_S = 0.5  #: after a start, for workers to say what they hold
 LINGER_S = 0.5  #: after a line broke, for its worker to come back before its places are free
-RECALL_MAX_S = 0.05  #: for workers to return what others need
 RECALL_AGAIN_S = 0.02  #: after a recall that brought nothing, before the same limit is recalled again
 
 
@@ -50,18 +52,17 @@ class QuotaServer:
 
     Args:
         path: of the socket.
-        state: what was left of each limit.
+        authority: whoever lends; of a machine alone the state of its limits is enough.
     """
 
-    def __init__(self, path: Path, state: QuotaState, clock: Clock) -> None:
+    def __init__(self, path: Path, authority: Authority | QuotaState, clock: Clock) -> None:
+        if isinstance(authority, QuotaState):
+            authority = LocalAuthority(authority, clock)
         self._path = path
-        self._state = state
-        self._clock = clock
-        self._lender = Lender()
+        self._authority: Authority = authority
         self._limits: tuple[Limit, ...] | None = None
         self._connections: dict[str, _WorkerConnection] = {}
         self._leaving: dict[str, asyncio.TimerHandle] = {}  # workers whose line broke a moment ago
-        self._short_of = ""
         self._recalls: dict[str, asyncio.Future[None]] = {}
         self._recalled_at: dict[str, float] = {}
         self._awaited: dict[str, set[str]] = {}  # workers whose answer to a recall is due, by limit
@@ -77,7 +78,8 @@ class QuotaServer:
         with short_path(self._path) as path:
             self._server = await loop.create_unix_server(lambda: _WorkerConnection(self), path)
         os.chmod(self._path, 0o600)
-        self._ready_at = loop.time() + GRACE_S
+        self._ready_at = loop.time() + self._authority.grace_s
+        self._authority.start(self)
 
     def close(self) -> None:
         if self._server is not None:
@@ -87,7 +89,9 @@ class QuotaServer:
         self._connections.clear()
         for timer in self._leaving.values():
             timer.cancel()
-        self._state.close()
+        self._authority.close()
+
+    # --- what holds -----------------------------------------------------------------------------------------
 
     def set_limits(self, limits: Iterable[Limit], amounts: Mapping[str, int] | None = None) -> None:
         """From now on these hold; one that comes again goes on where it was.  Raises OSError.
@@ -99,33 +103,26 @@ class QuotaServer:
         if limits == self._limits:
             self.set_amounts(amounts)
             return
-        now = self._now()
-        self._lender.set_limits((_apply(limit, amounts.get(limit.id)) for limit in limits), now)
-        self._state.restore(self._lender.meters, now)
-        self._state.save(self._lender.meters.values())
-        self._state.heal()
+        self._authority.set_limits(tuple(_apply(limit, amounts.get(limit.id)) for limit in limits))
         self._limits = limits
         for connection in self._connections.values():
             self._tell_amounts(connection, self._list_live())
 
     def set_amounts(self, amounts: Mapping[str, int]) -> None:
         """Limits have these amounts from now on, by id; others stay as they are.  Raises OSError."""
-        meters = self._lender.meters
+        held = self._authority.limits
         changed = {
             limit_id: amount
             for limit_id, amount in amounts.items()
-            if limit_id in meters and meters[limit_id].limit.amount != amount
+            if limit_id in held and held[limit_id].amount != amount
         }
-        now = self._now()
-        for limit_id, amount in changed.items():
-            meters[limit_id].change(_apply(meters[limit_id].limit, amount), now)
         for connection in self._connections.values():
             self._tell_amounts(connection, tuple(changed.items()))
-        self._save(changed)
+        self._authority.set_amounts(changed)
 
     def _list_live(self) -> tuple[tuple[str, int], ...]:
-        meters = self._lender.meters.items()
-        return tuple((limit_id, meter.limit.amount) for limit_id, meter in meters if meter.limit.expression)
+        held = self._authority.limits.values()
+        return tuple((limit.id, limit.amount) for limit in held if limit.expression)
 
     def _tell_amounts(self, connection: "_WorkerConnection", amounts: tuple[tuple[str, int], ...]) -> None:
         for at in range(0, len(amounts), HELD_MAX):
@@ -136,41 +133,57 @@ class QuotaServer:
         """Those that hold, as they were set; the same object until others are."""
         return self._limits or ()
 
+    @property
+    def members(self) -> int | None:
+        """Workers on all machines that share the limits; None for a machine alone."""
+        return self._authority.members
+
     def list_standings(self, limit_ids: Iterable[str] | None = None) -> list[Standing]:
-        """All limits, or those of some ids, in the order of their ids."""
-        return self._lender.list_standings(self._now(), limit_ids)
+        """All limits, or those of some ids, in the order of their ids, as far as is known here."""
+        return self._authority.list_standings(limit_ids)
+
+    async def fetch_standings(self) -> list[Standing]:
+        """All limits in the order of their ids, as they are now.  Raises AuthorityAway."""
+        return await self._authority.fetch_standings()
 
     async def call_in(self, limit_ids: Iterable[str]) -> None:
         """Has workers return what they have not spent of some limits, so that it is known what was used."""
-        await asyncio.gather(
-            *(self._recall(limit_id, "") for limit_id in limit_ids if self._lender.list_holders(limit_id, ""))
-        )
+        holders = await self._authority.fetch_holders(limit_ids)
+        await asyncio.gather(*(self._recall(limit_id, names) for limit_id, names in holders.items() if names))
 
     def list_left(self) -> list[tuple[Limit, int]]:
         """Each limit, and what neither was used nor is lent."""
         return [(standing.limit, standing.left) for standing in self.list_standings()]
 
-    def _now(self) -> Now:
-        return Now(self._clock.monotonic_ns(), self._clock.wall_ns())
-
     # --- workers --------------------------------------------------------------------------------------------
+
+    def list_workers(self) -> Sequence[str]:
+        return tuple(self._connections)
+
+    def close_lines(self, workers: Iterable[str] | None = None) -> None:
+        for worker in tuple(self._connections if workers is None else workers):
+            if worker in self._connections:
+                self._connections[worker].close()
 
     def join(self, connection: "_WorkerConnection", hello: Hello) -> None:
         if self._limits is None:  # what it holds could not be counted; it comes again soon
-            self._ready_at = asyncio.get_running_loop().time() + GRACE_S
+            self._ready_at = asyncio.get_running_loop().time() + self._authority.grace_s
+        if self._limits is None or not self._authority.is_there:
             connection.close()
             return
         before = self._connections.get(hello.worker)
         leaving = self._leaving.pop(hello.worker, None)
         if leaving is not None:
             leaving.cancel()
-        if leaving is not None or before not in (None, connection):
-            self._lender.leave(hello.worker)  # what it holds it says itself
-        if before is not None and before is not connection:
+        is_first = before is not connection
+        if before is not None and is_first:
             before.close()
         self._connections[hello.worker] = connection
-        self._lender.join(hello.worker, [(held.limit_id, held.units) for held in hello.held])
-        if before is not connection:
+        then = partial(self._welcome, connection, is_first=is_first)
+        self._authority.join(hello.worker, hello.held, is_first=is_first, then=then)
+
+    def _welcome(self, connection: "_WorkerConnection", *, is_first: bool) -> None:
+        if is_first:
             self._tell_amounts(connection, self._list_live())
         connection.send(Welcome())
 
@@ -179,95 +192,97 @@ class QuotaServer:
             return  # it is back over another connection
         del self._connections[worker]
         for limit_id in tuple(self._awaited):
-            self._note_answer(worker, limit_id)
+            self.note_answer(worker, limit_id)
         # A line may break whose worker goes on: its requests still hold their places.
         loop = asyncio.get_running_loop()
         self._leaving[worker] = loop.call_later(LINGER_S, self._end_worker, worker)
 
     def _end_worker(self, worker: str) -> None:
         del self._leaving[worker]
-        self._lender.leave(worker)
+        self._authority.leave(worker)
 
     def take_back(self, connection: "_WorkerConnection", message: Return) -> None:
-        worker = connection.worker
-        now = self._now()
-        for held in message.returned:
-            self._lender.give_back(worker, held.limit_id, held.epoch, held.units, now)
-        self._save([held.limit_id for held in message.returned])
+        then = partial(self._note, connection, message)
+        self._authority.give_back(connection.worker, message.returned, message.recalled, then)
+
+    def _note(self, connection: "_WorkerConnection", message: Return) -> None:
         if message.number:
             connection.send(Noted(message.number))
         if message.recalled:
-            self._note_answer(worker, message.recalled)
+            self.note_answer(connection.worker, message.recalled)
 
     def answer(self, connection: "_WorkerConnection", ask: Ask) -> None:
-        """Answers at once if it can; what needs a recall is answered by a task."""
-        loop = asyncio.get_running_loop()
-        if loop.time() >= self._ready_at:
-            found = self._try_to_lend(connection.worker, ask)
-            if found is not None:
-                connection.send(_tell(ask, found))
-                return
-        task = loop.create_task(self._answer_late(connection, ask))
+        """Answers as soon as it can; what needs a recall, or comes too early, is answered by a task."""
+        if asyncio.get_running_loop().time() < self._ready_at:
+            self._ask_after(self._wait_ready(), connection, ask)
+        else:
+            self._ask(connection, ask)
+
+    def _ask(self, connection: "_WorkerConnection", ask: Ask, *, final: bool = False) -> None:
+        then = partial(self._absorb, connection, ask, final)
+        self._authority.ask(connection.worker, ask.wants, final=final, then=then)
+
+    def _absorb(
+        self, connection: "_WorkerConnection", ask: Ask, is_final: bool, found: Found, holders: Sequence[str]
+    ) -> None:
+        if is_final or not isinstance(found, Shortage):
+            connection.send(_tell(ask, found))
+        elif holders and self._may_recall(found.limit_id):
+            self._ask_after(self._recall(found.limit_id, holders), connection, ask)
+        else:
+            self._ask(connection, ask, final=True)
+
+    def _ask_after(
+        self, waiting: Coroutine[Any, Any, None], connection: "_WorkerConnection", ask: Ask
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(self._ask_late(waiting, connection, ask))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer_late(self, connection: "_WorkerConnection", ask: Ask) -> None:
-        await asyncio.sleep(max(0.0, self._ready_at - asyncio.get_running_loop().time()))
+    async def _ask_late(
+        self, waiting: Coroutine[Any, Any, None], connection: "_WorkerConnection", ask: Ask
+    ) -> None:
+        await waiting
+        if self._connections.get(connection.worker) is not connection:
+            return  # it would be lent to nobody
         try:
-            while self._connections.get(connection.worker) is connection:  # else it would be lent to nobody
-                found = self._try_to_lend(connection.worker, ask)
-                if found is not None:
-                    connection.send(_tell(ask, found))
-                    return
-                await self._recall(self._short_of, connection.worker)
+            self._ask(connection, ask)
         except OSError as error:
             connection.give_up(error)
 
-    def _try_to_lend(self, worker: str, ask: Ask) -> tuple[Any, ...] | Shortage | None:
-        """The answer; None where others may have what `_short_of` lacks."""
-        now = self._now()
-        found = self._lender.ask(worker, ask.wants, now)
-        if isinstance(found, Shortage):
-            if self._may_recall(found, worker):
-                self._short_of = found.limit_id
-                return None
-            found = self._lender.ask(worker, ask.wants, now, final=True)
-        if isinstance(found, Shortage):
-            self._save([found.limit_id])  # since when it is exceeded
-        else:
-            self._save([loan.limit_id for loan in found])  # before anybody hears of it
-        return found
-
-    def _save(self, limit_ids: Iterable[str]) -> None:
-        meters = self._lender.meters
-        self._state.save(meters[limit_id] for limit_id in limit_ids if limit_id in meters)
+    async def _wait_ready(self) -> None:
+        await asyncio.sleep(max(0.0, self._ready_at - asyncio.get_running_loop().time()))
 
     # --- recalls --------------------------------------------------------------------------------------------
 
-    def _may_recall(self, shortage: Shortage, worker: str) -> bool:
-        limit_id = shortage.limit_id
-        if not self._lender.list_holders(limit_id, worker):
-            return False
+    def _may_recall(self, limit_id: str) -> bool:
         now = asyncio.get_running_loop().time()
         return limit_id in self._recalls or now >= self._recalled_at.get(limit_id, 0.0) + RECALL_AGAIN_S
 
-    async def _recall(self, limit_id: str, worker: str) -> None:
+    async def _recall(self, limit_id: str, holders: Sequence[str]) -> None:
         """Asks all who hold something of a limit to return it, and waits a moment for their answers."""
         loop = asyncio.get_running_loop()
         running = self._recalls.get(limit_id)
         if running is None:
             running = self._recalls[limit_id] = loop.create_future()
-            holders = self._lender.list_holders(limit_id, worker)
-            self._awaited[limit_id] = {name for name in holders if name in self._connections}
-            frame = Recall(limit_id)
-            for name in tuple(self._awaited[limit_id]):
-                self._connections[name].send(frame)
-            loop.call_later(RECALL_MAX_S, self._end_recall, limit_id, running)
+            awaited = {name for name in holders if name in self._connections}
+            elsewhere = [name for name in holders if name not in awaited]
+            self._awaited[limit_id] = set(awaited)
+            if elsewhere and self._authority.recall_elsewhere(limit_id, elsewhere):
+                self._awaited[limit_id].update(elsewhere)
+            self.recall(limit_id, awaited)
+            loop.call_later(self._authority.recall_max_s, self._end_recall, limit_id, running)
             if not self._awaited[limit_id]:
                 self._end_recall(limit_id, running)
         await asyncio.shield(running)
 
-    def _note_answer(self, worker: str, limit_id: str) -> None:
+    def recall(self, limit_id: str, workers: Iterable[str]) -> None:
+        frame = Recall(limit_id)
+        for name in workers:
+            if name in self._connections:
+                self._connections[name].send(frame)
+
+    def note_answer(self, worker: str, limit_id: str) -> None:
         awaited = self._awaited.get(limit_id)
         if awaited is None:
             return
@@ -288,7 +303,7 @@ def _apply(limit: Limit, amount: int | None) -> Limit:
     return limit if amount is None else msgspec.structs.replace(limit, amount=amount)
 
 
-def _tell(ask: Ask, found: tuple[Any, ...] | Shortage) -> Lent | Refused:
+def _tell(ask: Ask, found: Found) -> Lent | Refused:
     if isinstance(found, Shortage):
         wait_ns = -1 if found.wait_ns is None else found.wait_ns
         return Refused(ask.number, found.limit_id, max(0, found.left), wait_ns)
