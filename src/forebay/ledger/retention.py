@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Column, Connection, Select, Table, delete, func, insert, select, update
+from sqlalchemy import Column, Connection, Executable, Table, delete, func, insert, select, update
 
 from forebay.core.clock import Clock
 from forebay.ledger.marks import Kept, load_marks
@@ -167,7 +167,7 @@ def _prove_totals(connection: Connection, day_ns: int) -> None:
         rebuild_hours(connection, first_hour, first_hour + DAY_HOURS - 1)
 
 
-def _find_sums(connection: Connection, query: Select[tuple[int]]) -> list[int | None]:
+def _find_sums(connection: Connection, query: Executable) -> list[int | None]:
     return [None if value is None else int(value) for value in connection.execute(query).one()]
 
 

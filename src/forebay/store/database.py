@@ -73,7 +73,7 @@ class Database:
             event.listen(engine, "connect", _set_up_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
             with _typed_errors():
-                _switch_to_wal(engine)
+                _set_up_file(engine)
         else:
             engine = _create_postgres(url, busy_timeout_s)
         return cls(engine)
@@ -117,6 +117,54 @@ class Database:
                 command.upgrade(config, "head")
                 head = _check_revision(connection)
         return head
+
+    def count_spare_bytes(self) -> int:
+        """Of an SQLite file, what is taken on the disk and holds nothing; 0 for PostgreSQL, whose autovacuum
+        looks after that by itself.  Raises StoreError."""
+        if self.dialect != "sqlite":
+            return 0
+        with self.read() as connection:
+            pages, size = (
+                int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+                for name in ("freelist_count", "page_size")
+            )
+        return pages * size
+
+    def give_back(self, pages_max: int) -> bool:
+        """Cut at most so many pages that hold nothing off an SQLite file; whether there may be more to cut.
+
+        A short transaction.  A file that an earlier version made can't be cut, until `rewrite` has made it
+        anew.  Raises StoreBusy and StoreUnavailable.
+        """
+        if self.dialect != "sqlite":
+            return False
+        count = "PRAGMA freelist_count"
+        with self.begin() as connection:
+            before = int(connection.exec_driver_sql(count).scalar_one())
+            for _ in range(min(pages_max, before)):
+                # Python's driver takes but one step of this statement, and one step is one page.
+                connection.exec_driver_sql("PRAGMA incremental_vacuum(1)")
+            after = int(connection.exec_driver_sql(count).scalar_one())
+        return 0 < after < before
+
+    def rewrite(self) -> None:
+        """Make an SQLite file anew without what holds nothing, for which the disk needs as much room again.
+
+        Whoever writes meanwhile gets StoreBusy.  Does nothing to PostgreSQL.  Raises StoreBusy and
+        StoreUnavailable.
+        """
+        if self.dialect != "sqlite":
+            return
+        with _typed_errors():
+            raw = self._engine.raw_connection()
+            try:
+                cursor = raw.cursor()
+                cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                cursor.execute("VACUUM")
+                cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                cursor.close()
+            finally:
+                raw.close()
 
     def check_revision(self) -> str:
         """The number of the tables' state, when it is this version's.  Raises StoreOutdated or StoreNewer."""
@@ -182,11 +230,12 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
 
-def _switch_to_wal(engine: Engine) -> None:
+def _set_up_file(engine: Engine) -> None:
     """Done once for a file, which then remembers it."""
     raw = engine.raw_connection()
     try:
         cursor = raw.cursor()
+        cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")  # does nothing where there are tables already
         for attempts_left in (2, 1, 0):
             try:
                 cursor.execute("PRAGMA journal_mode = WAL")
