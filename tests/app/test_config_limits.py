@@ -197,6 +197,23 @@ MISTAKES = [
     ("{team: a, concurrent_requests: 5, window: calendar}", ".window", "no meaning", "remove"),
     ("{team: a, requests: 5, per: day, time_zone: Asia/Tokyo}", ".time_zone", "for a calendar", "window:"),
     ("{team: a, requests: 5, per: day, weights: {output: 2}}", ".weights", "are for tokens", "remove"),
+    ("{team: a, output_tokens: 5, per: day, weights: {input: 2}}", ".weights.input", "for output", "remove"),
+    ("{team: a, input_tokens: 5, per: day, weights: {output_audio: 2}}", ".weights.output_audio",
+     "for input", "remove"),
+    ("{team: a, cost_usd: 5, per: day, models: [zz], weights: {output: 2}}", ".weights",
+     "are for tokens", "remove"),
+    ("{team: a, cost_usd: '0.0000000001', per: day, models: [zz]}", ".cost_usd", "at most nine decimals", ""),
+    ("{team: a, cost_usd: -1, per: day, models: [zz]}", ".cost_usd", "not an amount", ""),
+    ("{team: a, requests: 5, per: day, alert_at: [0.5]}", ".alert_at", "only for a calendar", "window"),
+    ("{team: a, requests: 5, per: day, window: calendar, alert_at: [0]}", ".alert_at[0]", "more than 0", ""),
+    ("{team: a, requests: 5, per: day, grace: {for_s: 5, share: 1}}", ".grace", "only for a calendar",
+     "window"),
+    ("{team: a, concurrent_requests: 5, when_exceeded: {throttle: {requests: 1, per: day}}}",
+     ".when_exceeded", "no meaning", "remove"),
+    ("{team: a, requests: 5, per: day, when_exceeded: {}}", ".when_exceeded", "says not one thing",
+     "throttle"),
+    ("{team: a, requests: 5, per: day, when_exceeded: {downgrade: nobody}}", ".when_exceeded.downgrade",
+     "not configured", "take one of"),
     ("{team: a, requests: 5, per: fortnight}", ".per", "not one of the values", "'second', 'minute'"),
     ("{team: a, requests: 5, per: day, window: sliding}", ".window", "not one of the values", "'calendar'"),
     ("{each: user, requests: 5, per: day}", ".each", "not one of the values", "'team', 'project' or 'key'"),
@@ -206,7 +223,10 @@ MISTAKES = [
     ("{team: a, requests: -1, per: day}", ".requests", "at least 0", ""),
     ("{team: a, requests: 1000000000001, per: day}", ".requests", "at most 1000000000000", ""),
     ("{team: a, requests: 1.5, per: day}", ".requests", "whole number", ""),
-    ("{team: a, requests: 600 + ccu, per: day}", ".requests", "whole number", ""),
+    ("{team: a, requests: 600 + ccu, per: day}", ".requests", "does not have: `ccu`", "declare it"),
+    ("{team: a, requests: 600 + * 5, per: day}", ".requests", "nor an expression: column 7: expected a", ""),
+    ("{team: a, requests: '', per: day}", ".requests", "column 1: expected a number", ""),
+    ("{team: a, cost_usd: 1 +, per: day, models: [zz]}", ".cost_usd", "nor an expression: column 4", ""),
     ("{team: a, request: 5, requests: 5, per: day}", ".request", "unknown key", "did you mean `requests`?"),
     ("{team: a, requests: 5, per: day, models: []}", ".models", "needs at least 1", ""),
     ("{team: a, requests: 5, per: day, models: ['a,b']}", ".models[0]", "a pattern is a public name", ""),
@@ -305,3 +325,15 @@ def test_an_editor_sees_the_mistakes_of_a_rule_too(rule: str, is_valid: bool) ->
     schema = yaml.safe_load(SCHEMA_PATH.read_text())
     document = yaml.safe_load(f"limits: {{rules: [{rule}]}}")
     assert jsonschema.Draft202012Validator(schema).is_valid(document) is is_valid
+
+
+def test_models_that_a_limit_of_cost_would_refuse_are_named(tmp_path: Path) -> None:
+    models = "models: {cheap: {%s}, own: {%s}}\n".replace(
+        "%s", "endpoints: [chat/completions], targets: [{url: 'http://127.0.0.1:9/v1'}]"
+    )
+    prices = "prices: {book: [{model: che*, usd_per_request: 0}]}\n"
+    rule = "limits: {rules: [{team: a, cost_usd: 5, per: day}]%s}\n"
+    (problem,) = problems_of(tmp_path, models + prices + rule.replace("%s", ""))
+    assert problem.severity == "warning"
+    assert "refuses them: own" in problem.message
+    assert problems_of(tmp_path, models + prices + rule.replace("%s", ", unpriced: allow")) == ()
