@@ -1,6 +1,11 @@
-"""Usage in the OpenAI dialect, as disjoint token classes.  Pure."""
+"""Usage in the OpenAI dialect, as disjoint token classes.  Pure.
 
-from typing import Annotated
+Servers of this dialect agree on `prompt_tokens` and `completion_tokens`, and differ in what they tell apart
+within them, under which names, and in whether reasoning is within them at all.  What is told apart here is
+what their own documentation says; `usage_rules` is for all else.
+"""
+
+from typing import Annotated, Final
 
 import msgspec
 
@@ -9,12 +14,19 @@ from forebay.providers.json_edit import UNREADABLE
 
 BYTES_PER_TOKEN = 4  #: the usual rule of thumb, for estimates where nobody counted
 #: Nobody counts below zero, nor so many tokens in one request; whoever says so is not believed.
-Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+COUNT_MAX: Final = 10**12
+Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
+    """All of it is within `prompt_tokens`."""
+
     cached_tokens: Count | None = None
     audio_tokens: Count | None = None
+    cache_write_tokens: Count | None = None  # OpenAI, OpenRouter
+    cache_creation_tokens: Count | None = None  # LiteLLM
+    cache_creation_input_tokens: Count | None = None  # Alibaba Cloud
+    cached_creation_tokens: Count | None = None  # New API
 
 
 class CompletionDetails(msgspec.Struct, frozen=True):
@@ -23,23 +35,39 @@ class CompletionDetails(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """OpenAI's usage object, as far as it is counted."""
+    """OpenAI's usage object, as far as it is counted, and what others add to it."""
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
+    total_tokens: Count | None = None
+    prompt_cache_hit_tokens: Count | None = None  # DeepSeek, within `prompt_tokens`
+    cache_creation_input_tokens: Count | None = None  # LiteLLM, within `prompt_tokens`
 
+
+#: What a usage object says before the classes are made disjoint, in the order of `COUNTED`: parts are within
+#: their whole, but reasoning where the last says that it is apart.
+Counts = tuple[int | None, int | None, int | None, int | None, int | None, int | None, int | None, bool]
+COUNTED: Final = (
+    *("input", "input_cached", "input_audio", "input_cache_write"),
+    *("output", "output_reasoning", "output_audio"),
+)
 
 _decode_usage = msgspec.json.Decoder(Usage | None).decode
 
 
-def read_usage(data: bytes | msgspec.Raw) -> Tokens | None:
-    """The tokens of a usage object's JSON; None where it holds no count that can be believed."""
+def decode_usage(data: bytes | msgspec.Raw) -> Usage | None:
+    """A usage object's JSON; None where it can't be believed."""
     try:
-        usage = _decode_usage(data)
+        return _decode_usage(data)
     except UNREADABLE:
         return None
+
+
+def read_usage(data: bytes | msgspec.Raw) -> Tokens | None:
+    """The tokens of a usage object's JSON; None where it holds no count that can be believed."""
+    usage = decode_usage(data)
     return None if usage is None else count_tokens(usage)
 
 
@@ -51,21 +79,80 @@ def count_tokens(usage: Usage) -> Tokens | None:
     prompt, completion = usage.prompt_tokens, usage.completion_tokens
     if prompt is None and completion is None:
         return None
-    details_in = usage.prompt_tokens_details
-    details_out = usage.completion_tokens_details
-    if details_in is None and details_out is None:
-        return Tokens(input=prompt, output=completion if completion is not None else 0)
-    cached = details_in.cached_tokens if details_in else None
-    audio_in = details_in.audio_tokens if details_in else None
-    reasoning = details_out.reasoning_tokens if details_out else None
-    audio_out = details_out.audio_tokens if details_out else None
+    if (  # nothing is told apart: by far the most engines on one's own machines
+        usage.prompt_tokens_details is None
+        and usage.completion_tokens_details is None
+        and prompt is not None
+        and completion is not None
+        and usage.total_tokens == prompt + completion
+        and usage.prompt_cache_hit_tokens is None
+        and usage.cache_creation_input_tokens is None
+    ):
+        return Tokens(input=prompt, output=completion)
+    return part(*read_counts(usage))
+
+
+def read_counts(usage: Usage) -> Counts:
+    """What is told apart, under whichever of its names."""
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    cached, written = usage.prompt_cache_hit_tokens, usage.cache_creation_input_tokens
+    audio_in = reasoning = audio_out = None
+    if (within := usage.prompt_tokens_details) is not None:
+        audio_in = within.audio_tokens
+        if within.cached_tokens is not None:
+            cached = within.cached_tokens
+        if within.cache_write_tokens is not None:
+            written = within.cache_write_tokens
+        elif within.cache_creation_tokens is not None:
+            written = within.cache_creation_tokens
+        elif within.cache_creation_input_tokens is not None:
+            written = within.cache_creation_input_tokens
+        elif within.cached_creation_tokens is not None:
+            written = within.cached_creation_tokens
+    if (details := usage.completion_tokens_details) is not None:
+        reasoning, audio_out = details.reasoning_tokens, details.audio_tokens
+    apart = False
+    if prompt is not None:
+        if completion is None:
+            completion = 0  # embeddings have none
+        rest = 0 if usage.total_tokens is None else usage.total_tokens - prompt - completion
+        if rest > 0 and (reasoning is None or reasoning == rest):
+            # xAI counts reasoning beside the completion, and Gemini names it in the total alone.
+            reasoning, apart = rest, True
+    return prompt, cached, audio_in, written, completion, reasoning, audio_out, apart
+
+
+def part(
+    whole_in: int | None,
+    cached: int | None,
+    audio_in: int | None,
+    written: int | None,
+    whole_out: int | None,
+    reasoning: int | None,
+    audio_out: int | None,
+    apart: bool,
+) -> Tokens:
+    """The classes, disjoint: together they are the totals that were reported.
+
+    A part that is larger than its whole is believed, and leaves 0 of it.  But what is written to a cache may
+    count what was read from it once more, and nobody bills that twice.
+    """
+    if whole_in is not None:
+        if cached or audio_in:
+            whole_in = max(0, whole_in - (cached or 0) - (audio_in or 0))
+        if written:
+            written = min(written, whole_in)
+            whole_in -= written
+    if whole_out is not None and (reasoning or audio_out):
+        whole_out = max(0, whole_out - (0 if apart else reasoning or 0) - (audio_out or 0))
     return Tokens(
-        input=None if prompt is None else max(0, prompt - (cached or 0) - (audio_in or 0)),
+        input=whole_in,
         input_cached=cached,
         input_audio=audio_in,
-        output=max(0, (completion or 0) - (reasoning or 0) - (audio_out or 0)),
+        output=whole_out,
         output_reasoning=reasoning,
         output_audio=audio_out,
+        input_cache_write=written,
     )
 
 
