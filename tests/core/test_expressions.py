@@ -15,6 +15,8 @@ from forebay.core.expressions import (
     TEXT_MAX,
     Expression,
     ExpressionInvalid,
+    combine,
+    parse_combined,
     parse_expression,
 )
 
@@ -208,6 +210,15 @@ def test_a_mistake_is_told_at_its_column(text: str, column: int, words: str) -> 
         parse_expression(text)
     assert caught.value.column == column
     assert words in str(caught.value)
+
+
+def test_the_smaller_of_any_two_expressions_is_one() -> None:
+    longest = "-" * (DEPTH_MAX - 1) + "1" + " " * (TEXT_MAX - DEPTH_MAX)
+    assert len(parse_expression(longest).text) == TEXT_MAX
+    assert parse_combined(combine(longest, longest)).evaluate({}) == -1
+    assert parse_combined(combine("ccu", "3 + 1")).evaluate(VALUES) == Fraction(7, 2)
+    with pytest.raises(ExpressionInvalid):
+        parse_combined(combine(longest, longest + " "))
 
 
 def test_an_expression_keeps_its_words() -> None:

@@ -5,15 +5,26 @@ or key become one limit for each that has a key.  Pure; `config_model` puts the 
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Annotated, Any, Final, Literal
 from zoneinfo import ZoneInfo
 
+import msgspec
 from pydantic import AfterValidator, ConfigDict, Field, StrictFloat, StrictInt, WithJsonSchema
 
-from forebay.app.config_prices import Amount as Money
+from forebay.app.config_signals import (
+    AMOUNT_MAX,
+    SIGNALS_MAX,
+    Amount,
+    SignalConfig,
+    SignalName,
+    Usd,
+    compile_signals,
+    compute_amount,
+)
 from forebay.app.config_values import ModelName, Seconds, Section
+from forebay.core.expressions import combine
 from forebay.core.keys import ALL_MODELS, KeyEntry
 from forebay.core.limits import (
     NANO_PER_USD,
@@ -25,9 +36,10 @@ from forebay.core.limits import (
     Period,
     Weights,
     WhenAway,
+    spell_usd,
 )
+from forebay.gateway.policy.signals import SignalRule
 
-AMOUNT_MAX = 10**12
 WHOM: Final = ("team", "project", "key", "each")
 COUNTED: Final = tuple(measure.value for measure in Measure)
 
@@ -71,14 +83,6 @@ def _text(pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
 
 
-def _check_money(amount: Decimal) -> Decimal:
-    if amount * NANO_PER_USD != int(amount * NANO_PER_USD):
-        raise ValueError("at most nine decimals: amounts are whole billionths of a USD")
-    return amount
-
-
-Amount = Annotated[StrictInt, Field(ge=0, le=AMOUNT_MAX)]
-Usd = Annotated[Money, AfterValidator(_check_money)]
 Share = Annotated[StrictFloat, Field(gt=0, le=100, allow_inf_nan=False)]
 Weight = Annotated[StrictFloat, Field(ge=0, le=1000, allow_inf_nan=False)]
 Team = Annotated[str, Field(pattern=f"^{_NAME}$")]
@@ -197,9 +201,21 @@ class LimitConfig(Section):
         return next(measure for measure in Measure if getattr(self, measure.value) is not None)
 
     @property
-    def amount(self) -> int:
-        """In the measure's units: of cost, nano-USD."""
-        amount: int | Decimal = getattr(self, self.measure.value)
+    def written(self) -> int | Decimal | str:
+        """The amount, as it was written: text is an expression."""
+        amount: int | Decimal | str = getattr(self, self.measure.value)
+        return amount
+
+    @property
+    def expression(self) -> str:
+        """Empty where the amount is fixed."""
+        return self.written if isinstance(self.written, str) else ""
+
+    def compute_amount(self, signals: Mapping[str, SignalRule]) -> int:
+        """In the measure's units: of cost, nano-USD; of an expression, where nothing has been reported."""
+        amount = self.written
+        if isinstance(amount, str):
+            return compute_amount(amount, self.measure, signals)
         return amount if isinstance(amount, int) else int(amount * NANO_PER_USD)
 
 
@@ -216,6 +232,10 @@ class LimitsConfig(Section):
         description="Whether requests to a model without a price pass where a limit of `cost_usd` applies; "
         "`allow` counts them as free.",
     )
+    signals: Annotated[Mapping[SignalName, SignalConfig], Field(max_length=SIGNALS_MAX)] = Field(
+        default={},
+        description="What applications may report of their projects, by the names that expressions use.",
+    )
     rules: Annotated[tuple[LimitConfig, ...], Field(max_length=10_000)] = Field(
         default=(), description="All that apply to a request hold at once."
     )
@@ -226,13 +246,20 @@ class CompiledLimits:
 
     Attributes:
         limits: by id.  Of two rules for the same, as one for each team and one for this team may be, both
-            hold, which is to say the narrower one.
+            hold, which is to say the narrower one.  Amounts are those where nothing has been reported.
         by_key: ids of the limits that apply, by a key's id.
     """
 
-    def __init__(self, rules: Iterable[LimitConfig], keys: Iterable[KeyEntry]) -> None:
+    def __init__(
+        self,
+        rules: Iterable[LimitConfig],
+        keys: Iterable[KeyEntry],
+        signals: Mapping[str, SignalConfig] | None = None,
+    ) -> None:
+        self._signals = compile_signals(signals or {})
         self.limits: dict[str, Limit] = {}
         self.by_key: dict[str, tuple[str, ...]] = {}
+        self._compiled: set[tuple[str, int]] = set()  # limits and the rules that they hold
         self._rules: dict[tuple[str, str], list[LimitConfig]] = {}
         for rule in rules:
             self._rules.setdefault(_find_scope(rule), []).append(rule)
@@ -248,15 +275,19 @@ class CompiledLimits:
 
     def _compile(self, rule: LimitConfig, kind: str, name: str) -> str:
         limit_id = make_limit_id(rule, kind, name)
-        known = self.limits.get(limit_id)
-        if known is None or rule.amount < known.amount:
-            limit = self.limits[limit_id] = _make_limit(rule, limit_id, f"{kind} {name}")
-            if limit.throttle:
-                self.limits[limit.throttle] = _make_throttle(rule, limit)
+        if (limit_id, id(rule)) in self._compiled:
+            return limit_id
+        self._compiled.add((limit_id, id(rule)))
+        limit = _make_limit(rule, rule.compute_amount(self._signals), limit_id, f"{kind} {name}")
+        if limit_id in self.limits:
+            limit = _combine(self.limits[limit_id], limit)
+        self.limits[limit_id] = limit
+        if limit.throttle:
+            self.limits[limit.throttle] = _make_throttle(rule, limit)
         return limit_id
 
 
-def _make_limit(rule: LimitConfig, limit_id: str, owner: str) -> Limit:
+def _make_limit(rule: LimitConfig, amount: int, limit_id: str, owner: str) -> Limit:
     grace, exceeded = rule.grace, rule.when_exceeded
     way, throttle, downgrade_to = Exceeded.REFUSE, "", ""
     if exceeded is not None and exceeded.throttle is not None:
@@ -267,7 +298,8 @@ def _make_limit(rule: LimitConfig, limit_id: str, owner: str) -> Limit:
         id=limit_id,
         owner=owner,
         measure=rule.measure,
-        amount=rule.amount,
+        amount=amount,
+        expression=rule.expression,
         period=rule.per,
         kind=rule.window,
         time_zone=rule.time_zone,
@@ -276,19 +308,35 @@ def _make_limit(rule: LimitConfig, limit_id: str, owner: str) -> Limit:
         exceeded=way,
         throttle=throttle,
         downgrade_to=downgrade_to,
-        grace_units=0 if grace is None else int(rule.amount * grace.share),
+        grace_units=0 if grace is None else int(amount * grace.share),
         grace_ns=0 if grace is None else int(grace.for_s * 1e9),
         alert_at=tuple(sorted({round(share * 1000) for share in rule.alert_at})),
     )
 
 
+def _combine(one: Limit, other: Limit) -> Limit:
+    """The narrower one of two that are one limit, at any time."""
+    narrower = other if other.amount < one.amount else one
+    if not one.expression and not other.expression:
+        return narrower
+    return msgspec.structs.replace(narrower, expression=combine(_spell_amount(one), _spell_amount(other)))
+
+
+def _spell_amount(limit: Limit) -> str:
+    if limit.expression:
+        return limit.expression
+    return spell_usd(limit.amount) if limit.measure is Measure.COST else str(limit.amount)
+
+
 def _make_throttle(rule: LimitConfig, limit: Limit) -> Limit:
     """The limit that holds beside one that is exceeded."""
-    assert rule.when_exceeded is not None and rule.when_exceeded.throttle is not None
+    assert rule.when_exceeded is not None
+    assert rule.when_exceeded.throttle is not None
     throttle = rule.when_exceeded.throttle
+    what = f"all of {limit.expression}" if limit.expression else limit.spell(limit.amount)
     return Limit(
         id=limit.throttle,
-        owner=f"{limit.owner}, now that {limit.spell(limit.amount)} of this {rule.per} are used up,",
+        owner=f"{limit.owner}, now that {what} of this {rule.per} are used up,",
         measure=Measure.REQUESTS,
         amount=throttle.requests,
         period=Period(throttle.per),

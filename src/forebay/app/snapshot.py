@@ -54,7 +54,7 @@ def compile_snapshot(
         targets = tuple(_compile_targets(model, config.models[model], engine_urls))
         endpoints = tuple(dict.fromkeys(config.models[model].endpoints))
         routes.append(Route(model=model, endpoints=endpoints, targets=targets, created_s=created_s))
-    compiled = CompiledLimits(config.limits.rules, keys)
+    compiled = CompiledLimits(config.limits.rules, keys, config.limits.signals)
     keys = [msgspec.structs.replace(key, limits=compiled.by_key[key.id]) for key in keys]
     return Snapshot(
         table=RouteTable(routes=tuple(routes), attempts_max=config.gateway.attempts_max),

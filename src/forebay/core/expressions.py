@@ -106,9 +106,23 @@ class Expression:
 
 def parse_expression(text: str) -> Expression:
     """Raises ExpressionInvalid."""
-    if len(text) > TEXT_MAX:
-        raise ExpressionInvalid(TEXT_MAX + 1, f"an expression has at most {TEXT_MAX} characters")
-    return _Parser(text).parse()
+    return _parse(text, TEXT_MAX, DEPTH_MAX)
+
+
+def combine(one: str, other: str) -> str:
+    """The smaller one of two expressions, for `parse_combined`."""
+    return f"min({one}, {other})"
+
+
+def parse_combined(text: str) -> Expression:
+    """One that may be made of two by `combine`.  Raises ExpressionInvalid."""
+    return _parse(text, 2 * TEXT_MAX + len(combine("", "")), DEPTH_MAX + 1)
+
+
+def _parse(text: str, text_max: int, depth_max: int) -> Expression:
+    if len(text) > text_max:
+        raise ExpressionInvalid(text_max + 1, f"an expression has at most {text_max} characters")
+    return _Parser(text, depth_max).parse()
 
 
 def _apply(function: str, values: list[Fraction]) -> Fraction:
@@ -149,8 +163,9 @@ class _Token:
 class _Parser:
     """By recursive descent, into steps for a stack: their evaluation does not recurse."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, depth_max: int) -> None:
         self._text = text
+        self._depth_max = depth_max
         self._tokens = _split(text)
         self._at = 0
         self._depth = 0
@@ -182,8 +197,8 @@ class _Parser:
         token = self._tokens[self._at]
         self._at += 1
         self._depth += 1
-        if self._depth > DEPTH_MAX:
-            raise ExpressionInvalid(token.column, f"is nested more than {DEPTH_MAX} deep")
+        if self._depth > self._depth_max:
+            raise ExpressionInvalid(token.column, f"is nested more than {self._depth_max} deep")
         match token.kind, token.text:
             case "number", _:
                 self._steps.append(_Number(Fraction(token.text)))
