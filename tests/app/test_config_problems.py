@@ -40,6 +40,12 @@ MISTAKES = [
     ("version: 2\n", 1, "version", "not one of the values", "possible: 1"),
     ("ledger:\n  ingest_interval_s: .inf\n", 2, "ledger.ingest_interval_s", "must be", ""),
     ("ledger:\n  ingest_interval_s: 1s\n", 2, "ledger.ingest_interval_s", "must be a number", "unit"),
+    ("ledger:\n  retention: {records_days: 0}\n", 2, "ledger.retention.records_days", "at least 1", ""),
+    ("ledger:\n  retention: {hourly_days: 9}\n", 2, "ledger.retention.hourly_days", "records_days", ""),
+    (
+        "ledger:\n  retention:\n    records_days: 9\n    hourly_days: 90\n    daily_days: 80\n",
+        *(5, "ledger.retention.daily_days", "at least hourly_days, which is 90", ""),
+    ),
     ("control:\n  port: 8080\n", 2, "control.port", "same port", "choose another"),
     ("gateway:\n  port: 8081\n", 2, "gateway.port", "same port", "choose another"),
     ("gateway: {port: 1}\ngateway: {port: 2}\n", 2, "gateway", "stands twice, first in line 1", "remove"),

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, StrictInt, model_validator
 
 from forebay.app.config_alerts import AlertsConfig
 from forebay.app.config_defaults import fill_engines_and_models
+from forebay.app.config_ledger import LedgerConfig
 from forebay.app.config_limits import LimitsConfig
 from forebay.app.config_prices import PricesConfig
 from forebay.app.config_values import (
@@ -109,20 +110,6 @@ class ControlConfig(Section):
         default="127.0.0.1", description="Address to listen on; keep it on a loopback address."
     )
     port: Port = Field(default=8081, description="TCP port; 0 takes any free one.")
-
-
-class LedgerConfig(Section):
-    """The append-only record of what was done."""
-
-    segment_max_bytes: Bytes = Field(
-        default=67_108_864, description="Size at which a worker starts a new segment file."
-    )
-    ingest_interval_s: Seconds = Field(
-        default=0.5, description="Seconds between two readings of the segments."
-    )
-    keep_segments_s: SecondsOrZero = Field(
-        default=86_400.0, description="Seconds that a segment stays on disk after the database has all of it."
-    )
 
 
 class LlamaCppEngine(Section):

@@ -36,6 +36,7 @@ from forebay.app.quota_state import QuotaState
 from forebay.app.redaction import log_to_stderr, redactor
 from forebay.app.secret_refs import keep_from_logs
 from forebay.app.supervisor_socket import open_listener
+from forebay.app.retention import Keeper
 from forebay.core.errors import ConfigInvalid, ForebayError
 from forebay.gateway.repos import Repos
 from forebay.ledger.ingest import Ingester, IngestLimits
@@ -90,6 +91,7 @@ class Control:
         )
         parts = (
             AdminRoutes(self._plane, database=self._database, state_path=config.state_path, clock=clock),
+            keeper=Keeper(self._database, clock, lambda: watch.config.ledger.retention),
             TenancyRoutes(self._plane, repos, clock),
             LimitRoutes(self._quota, clock),
         )

@@ -15,7 +15,9 @@ from typing import ClassVar, Final
 from forebay.app.config import Config
 from forebay.app.config_edit import ConfigEdit, save_edit
 from forebay.app.control_watch import ConfigWatch, list_restart_settings
+from forebay.app.live_amounts import LiveAmounts
 from forebay.app.quota_server import QuotaServer
+from forebay.app.retention import Keeper
 from forebay.app.snapshot import compile_snapshot, find_missing_engines, write_snapshot
 from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError
@@ -83,6 +85,8 @@ class ControlPlane:
         created_s: Unix time given as the birth of every model.
         clock: for what a status says.
         quota: is told of the limits that hold.
+        live: knows the amounts of those that have an expression.
+        keeper: keeps the ledger as short as it is to be.
     """
 
     def __init__(
@@ -97,8 +101,11 @@ class ControlPlane:
         created_s: int,
         clock: Clock,
         quota: QuotaServer | None = None,
+        live: LiveAmounts | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.watch = watch
+        self.keeper = keeper
         self.engine_urls = engine_urls
         self.ingest_state = IngestState()
         self.snapshot_state: SnapshotState | None = None
@@ -111,6 +118,7 @@ class ControlPlane:
         self._created_s = created_s
         self._clock = clock
         self._quota = quota
+        self._live = live
         self._keys: tuple[KeyEntry, ...] = ()  #: the live ones as of the last look
         self._keys_change = -1  #: the last change before that look
         self._keys_due = 0.0  #: loop time of the next look
@@ -197,6 +205,10 @@ class ControlPlane:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_forever())
             group.create_task(self._ingest_forever())
+            if self._live is not None:
+                group.create_task(self._live.run())
+            if self.keeper is not None:
+                group.create_task(self.keeper.run())
 
     async def _watch_forever(self) -> None:
         next_refresh = 0.0

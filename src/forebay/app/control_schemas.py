@@ -82,6 +82,21 @@ class IngestView(View):
     problems: list[str] = Field(description="Segments that could not be read to their end.")
 
 
+class RemovedView(View):
+    kind: str = Field(description="`records`, `hourly` or `daily`: the totals of hours and days.")
+    gone_before_s: float = Field(description="Unix time; what is older may be gone.")
+    rows: int = Field(description="Removed since the ledger began.")
+    last_s: float | None = Field(description="Unix time of the last removal.")
+
+
+class RetentionView(View):
+    """What became of `ledger.retention`."""
+
+    looked_at_s: float | None = Field(description="Unix time of the last look for what is too old.")
+    removed: list[RemovedView] = Field(description="Kinds of which something was removed.")
+    error: str | None = Field(description="Why the last removal failed; it is tried again.")
+
+
 class StatusView(View):
     version: str
     started_at_s: float
@@ -92,6 +107,7 @@ class StatusView(View):
     snapshot: SnapshotView
     config: ConfigStateView
     ingest: IngestView
+    retention: RetentionView
 
 
 # --- configuration and models -------------------------------------------------------------------------------

@@ -11,11 +11,14 @@ from forebay.app.control_schemas import (
     IngestView,
     ModelView,
     ProcessView,
+    RemovedView,
+    RetentionView,
     SnapshotView,
     StatusView,
     TargetView,
     WorkerView,
 )
+from forebay.app.retention import RetentionState
 from forebay.app.supervisor_state import RunState
 from forebay.core.routes import Route
 from forebay.version import __version__
@@ -45,6 +48,7 @@ def show_status(
         snapshot=show_snapshot(plane),
         config=show_config_state(plane),
         ingest=show_ingest(plane, now_ns),
+        retention=show_retention(plane.keeper.state if plane.keeper else RetentionState()),
     )
 
 
@@ -121,6 +125,23 @@ def show_ingest(plane: ControlPlane, now_ns: int) -> IngestView:
         set_aside=ingest.set_aside,
         error=ingest.error,
         problems=list(ingest.problems),
+    )
+
+
+def show_retention(state: RetentionState) -> RetentionView:
+    return RetentionView(
+        looked_at_s=None if state.looked_at_ns is None else state.looked_at_ns / 1e9,
+        removed=[
+            RemovedView(
+                kind=kind.value,
+                gone_before_s=mark.gone_before_ns / 1e9,
+                rows=mark.removed,
+                last_s=None if mark.removed_at_ns is None else mark.removed_at_ns / 1e9,
+            )
+            for kind, mark in state.marks.items()
+            if mark.gone_before_ns
+        ],
+        error=state.error,
     )
 
 

@@ -14,6 +14,7 @@ import typer
 
 from forebay.cli.key_commands import keys_app
 from forebay.cli.options import AsJson, ConfigFile, find_file
+from forebay.cli.ledger_commands import ledger_app
 from forebay.cli.tenancy_commands import audit, projects_app, teams_app, tokens_app
 from forebay.cli.terminal import Outcome, guard, is_plain, make_streams_lenient, print_error
 
@@ -292,6 +293,7 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(teams_app, name="teams")
 app.add_typer(projects_app, name="projects")
 app.add_typer(tokens_app, name="tokens")
+app.add_typer(ledger_app, name="ledger")
 app.command()(audit)
 
 
