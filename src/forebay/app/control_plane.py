@@ -15,7 +15,6 @@ from typing import ClassVar, Final
 from forebay.app.config import Config
 from forebay.app.config_edit import ConfigEdit, save_edit
 from forebay.app.control_watch import ConfigWatch, list_restart_settings
-from forebay.app.live_amounts import LiveAmounts
 from forebay.app.quota_server import QuotaServer
 from forebay.app.retention import Keeper
 from forebay.app.snapshot import compile_snapshot, find_missing_engines, write_snapshot
@@ -85,7 +84,6 @@ class ControlPlane:
         created_s: Unix time given as the birth of every model.
         clock: for what a status says.
         quota: is told of the limits that hold.
-        live: knows the amounts of those that have an expression.
         keeper: keeps the ledger as short as it is to be.
     """
 
@@ -101,7 +99,6 @@ class ControlPlane:
         created_s: int,
         clock: Clock,
         quota: QuotaServer | None = None,
-        live: LiveAmounts | None = None,
         keeper: Keeper | None = None,
     ) -> None:
         self.watch = watch
@@ -118,7 +115,6 @@ class ControlPlane:
         self._created_s = created_s
         self._clock = clock
         self._quota = quota
-        self._live = live
         self._keys: tuple[KeyEntry, ...] = ()  #: the live ones as of the last look
         self._keys_change = -1  #: the last change before that look
         self._keys_due = 0.0  #: loop time of the next look
@@ -205,8 +201,6 @@ class ControlPlane:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_forever())
             group.create_task(self._ingest_forever())
-            if self._live is not None:
-                group.create_task(self._live.run())
             if self.keeper is not None:
                 group.create_task(self.keeper.run())
 
