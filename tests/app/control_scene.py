@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+from forebay.app.alert_setup import AlertParts
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.config_values import ConfigOrigin
@@ -93,8 +94,11 @@ class Scene:
                 state_path=self.defaults.state_path,
                 clock=self.clock,
             ),
+        self.alerts = AlertParts(self.quota, self.database, lambda: self.watch.config.alerts, self.clock)
             TenancyRoutes(self.plane, self.repos, self.clock),
-            LimitRoutes(self.quota, self.clock),
+            LimitRoutes(self.quota, self.clock, self.live),
+            SignalRoutes(self.live, self.signals),
+            self.alerts.routes,
         )
         doorkeeper = Doorkeeper(TOKEN, self.repos.tokens)
         self.app: FastAPI = create_admin_app(parts, self.plane, doorkeeper)

@@ -126,6 +126,8 @@ def test_every_admin_route_is_in_the_document(scene: Scene) -> None:
         "GET /admin/v1/usage",
         "GET /admin/v1/bill",
         "GET /admin/v1/limits",
+        "GET /admin/v1/alerts",
+        "POST /admin/v1/alerts/test",
     }
     for operations in document["paths"].values():
         for operation in operations.values():

@@ -38,6 +38,9 @@ COMMANDS = [
     ("tokens", "list"),
     ("tokens", "revoke"),
     ("audit",),
+    ("alerts",),
+    ("alerts", "list"),
+    ("alerts", "test"),
 ]
 READS_CONFIG = [
     ("up",),
@@ -60,6 +63,8 @@ READS_CONFIG = [
     ("tokens", "list"),
     ("tokens", "revoke", "tok_1"),
     ("audit",),
+    ("alerts", "list"),
+    ("alerts", "test"),
 ]
 
 

@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from forebay.app.alert_setup import AlertParts
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.config_running import SAVED_CONFIG
@@ -73,6 +74,7 @@ class Control:
         self._quota = QuotaServer(config.run_path / "quota.sock", state, clock)
         limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
         self._plane = ControlPlane(
+        keep_from_logs(webhook.secret for webhook in watch.config.alerts.webhooks)
             watch,
             started=started,
             keys=repos.keys,
@@ -93,10 +95,13 @@ class Control:
             AdminRoutes(self._plane, database=self._database, state_path=config.state_path, clock=clock),
             keeper=Keeper(self._database, clock, lambda: watch.config.ledger.retention),
             TenancyRoutes(self._plane, repos, clock),
-            LimitRoutes(self._quota, clock),
+            LimitRoutes(self._quota, clock, live),
+            SignalRoutes(live, signals),
+            self._alerts.routes,
         )
         app = create_admin_app(parts, self._plane, Doorkeeper(token, repos.tokens))
         if listen_fd is None:
+        self._alerts = AlertParts(self._quota, self._database, lambda: watch.config.alerts, clock)
             listen_fd = open_listener(config.control.host, config.control.port, section="control").detach()
         self._server = AdminServer(app, listen_fd)
 
@@ -111,9 +116,10 @@ class Control:
             logger.error("%s", error.message)
         await self._quota.start()  # after that: it takes no worker in before it knows the limits
         async with asyncio.TaskGroup() as group:
-            loops = group.create_task(self._plane.run())
+            loops = (group.create_task(self._plane.run()), group.create_task(self._alerts.run()))
             await self._server.serve()
-            loops.cancel()
+            for task in loops:
+                task.cancel()
         try:
             async with asyncio.timeout(LAST_INGEST_S):
                 await self._plane.ingest_now()

@@ -12,8 +12,8 @@ from typing import Final
 SECRET_PREFIX: Final = "whsec_"
 SECRET_MIN_BYTES, SECRET_MAX_BYTES = 24, 64
 _HELP: Final = (
-    f"a secret of a webhook is `{SECRET_PREFIX}` and {SECRET_MIN_BYTES} to {SECRET_MAX_BYTES} bytes in base64; "
-    f"`echo {SECRET_PREFIX}$(openssl rand -base64 32)` makes one"
+    f"a secret of a webhook is `{SECRET_PREFIX}` and {SECRET_MIN_BYTES} to {SECRET_MAX_BYTES} bytes in "
+    f"base64; `echo {SECRET_PREFIX}$(openssl rand -base64 32)` makes one"
 )
 
 

@@ -1,7 +1,7 @@
-"""Reads from the admin API of the Forebay that runs here, for commands whose answer only a process knows.
+"""Asks the admin API of the Forebay that runs here, for commands whose answer only a process knows.
 
-Built on the standard library, as `gateway_client` is.  Changes nothing; every failure is a `Failure` with
-words for the person at the keyboard.
+Built on the standard library, as `gateway_client` is.  Every failure is a `Failure` with words for
+the person at the keyboard.
 """
 
 import http.client
@@ -19,7 +19,7 @@ ANSWER_MAX_BYTES: Final = 256 * 1024 * 1024
 TIMEOUT_S: Final = 10.0
 
 
-def fetch_admin(config: Config, path: str) -> bytes:
+def fetch_admin(config: Config, path: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> bytes:
     """The answer of a route.
 
     Args:
@@ -36,9 +36,9 @@ def fetch_admin(config: Config, path: str) -> bytes:
     url = state.control_url
     headers = {"authorization": f"Bearer {_read_token(config.admin_token_path)}"}
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=timeout_s)
     try:
-        connection.request("GET", f"/admin/v1{path}", headers=headers)
+        connection.request(method, f"/admin/v1{path}", headers=headers)
         answer = connection.getresponse()
         body = answer.read(ANSWER_MAX_BYTES)
     except (OSError, http.client.HTTPException) as error:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from forebay.cli.alert_commands import alerts_app
 from forebay.cli.key_commands import keys_app
 from forebay.cli.options import AsJson, ConfigFile, find_file
 from forebay.cli.ledger_commands import ledger_app
@@ -295,6 +296,7 @@ app.add_typer(projects_app, name="projects")
 app.add_typer(tokens_app, name="tokens")
 app.add_typer(ledger_app, name="ledger")
 app.command()(audit)
+app.add_typer(alerts_app, name="alerts")
 
 
 def run() -> None:

@@ -1,9 +1,10 @@
-"""All that is kept about who may do what, over one database: for the control plane and the command line."""
+"""All that is kept about who may do what, and was told of it, over one database."""
 
 from dataclasses import dataclass
 
 from forebay.core.clock import Clock
 from forebay.gateway.repo import KeyRepo
+from forebay.gateway.repo_alerts import AlertRepo
 from forebay.gateway.repo_audit import AuditRepo
 from forebay.gateway.repo_teams import TeamRepo
 from forebay.gateway.repo_tokens import TokenRepo
@@ -16,6 +17,7 @@ class Repos:
     teams: TeamRepo
     tokens: TokenRepo
     audit: AuditRepo
+    alerts: AlertRepo
 
     @classmethod
     def open(cls, database: Database, clock: Clock) -> "Repos":
@@ -24,4 +26,5 @@ class Repos:
             teams=TeamRepo(database, clock),
             tokens=TokenRepo(database, clock),
             audit=AuditRepo(database),
+            alerts=AlertRepo(database),
         )
