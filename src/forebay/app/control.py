@@ -35,9 +35,9 @@ from forebay.app.database import open_database
 from forebay.app.quota_server import QuotaServer
 from forebay.app.quota_state import QuotaState
 from forebay.app.redaction import log_to_stderr, redactor
+from forebay.app.retention import Keeper
 from forebay.app.secret_refs import keep_from_logs
 from forebay.app.supervisor_socket import open_listener
-from forebay.app.retention import Keeper
 from forebay.core.errors import ConfigInvalid, ForebayError
 from forebay.gateway.repos import Repos
 from forebay.ledger.ingest import Ingester, IngestLimits
@@ -70,11 +70,11 @@ class Control:
         token = load_admin_token(config.admin_token_path)
         redactor.learn(token)
         keep_from_logs(target.api_key for model in watch.config.models.values() for target in model.targets)
+        keep_from_logs(webhook.secret for webhook in watch.config.alerts.webhooks)
         state = QuotaState(config.data_path / "quota.state")
         self._quota = QuotaServer(config.run_path / "quota.sock", state, clock)
         limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
         self._plane = ControlPlane(
-        keep_from_logs(webhook.secret for webhook in watch.config.alerts.webhooks)
             watch,
             started=started,
             keys=repos.keys,
@@ -90,18 +90,17 @@ class Control:
             created_s=int(config.admin_token_path.stat().st_mtime),
             clock=clock,
             quota=self._quota,
+            keeper=Keeper(self._database, clock, lambda: watch.config.ledger.retention),
         )
+        self._alerts = AlertParts(self._quota, self._database, lambda: watch.config.alerts, clock)
         parts = (
             AdminRoutes(self._plane, database=self._database, state_path=config.state_path, clock=clock),
-            keeper=Keeper(self._database, clock, lambda: watch.config.ledger.retention),
             TenancyRoutes(self._plane, repos, clock),
-            LimitRoutes(self._quota, clock, live),
-            SignalRoutes(live, signals),
+            LimitRoutes(self._quota, clock),
             self._alerts.routes,
         )
         app = create_admin_app(parts, self._plane, Doorkeeper(token, repos.tokens))
         if listen_fd is None:
-        self._alerts = AlertParts(self._quota, self._database, lambda: watch.config.alerts, clock)
             listen_fd = open_listener(config.control.host, config.control.port, section="control").detach()
         self._server = AdminServer(app, listen_fd)
 

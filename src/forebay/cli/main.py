@@ -14,8 +14,8 @@ import typer
 
 from forebay.cli.alert_commands import alerts_app
 from forebay.cli.key_commands import keys_app
-from forebay.cli.options import AsJson, ConfigFile, find_file
 from forebay.cli.ledger_commands import ledger_app
+from forebay.cli.options import AsJson, ConfigFile, find_file
 from forebay.cli.tenancy_commands import audit, projects_app, teams_app, tokens_app
 from forebay.cli.terminal import Outcome, guard, is_plain, make_streams_lenient, print_error
 
@@ -293,8 +293,8 @@ def config_schema() -> Outcome:
 app.add_typer(keys_app, name="keys")
 app.add_typer(teams_app, name="teams")
 app.add_typer(projects_app, name="projects")
-app.add_typer(tokens_app, name="tokens")
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(tokens_app, name="tokens")
 app.command()(audit)
 app.add_typer(alerts_app, name="alerts")
 
