@@ -24,11 +24,14 @@ from forebay.app.control_http import AdminRoutes, create_admin_app
 from forebay.app.control_limits import LimitRoutes
 from forebay.app.control_plane import ControlPlane
 from forebay.app.control_roles import Doorkeeper
+from forebay.app.control_signals import SignalRoutes
 from forebay.app.control_tenancy import TenancyRoutes
 from forebay.app.control_watch import ConfigWatch
+from forebay.app.live_amounts import LiveAmounts
 from forebay.app.quota_server import QuotaServer
 from forebay.app.quota_state import QuotaState
 from forebay.core.events import Finished, Outcome, Tokens, encode_event
+from forebay.gateway.repo_signals import SignalRepo
 from forebay.gateway.repos import Repos
 from forebay.ledger.ingest import Ingester
 from forebay.ledger.segment import SegmentWriter
@@ -76,6 +79,8 @@ class Scene:
         self.quota = QuotaServer(
             self.defaults.run_path / "quota.sock", QuotaState(self.defaults.run_path / "quota"), self.clock
         )
+        self.signals = SignalRepo(self.database, self.clock)
+        self.live = LiveAmounts(self.signals, self.quota, self.clock)
         self.plane = ControlPlane(
             self.watch,
             started=self.watch.config,
@@ -86,7 +91,9 @@ class Scene:
             created_s=1,
             clock=self.clock,
             quota=self.quota,
+            live=self.live,
         )
+        self.alerts = AlertParts(self.quota, self.database, lambda: self.watch.config.alerts, self.clock)
         parts = (
             AdminRoutes(
                 self.plane,
@@ -94,7 +101,6 @@ class Scene:
                 state_path=self.defaults.state_path,
                 clock=self.clock,
             ),
-        self.alerts = AlertParts(self.quota, self.database, lambda: self.watch.config.alerts, self.clock)
             TenancyRoutes(self.plane, self.repos, self.clock),
             LimitRoutes(self.quota, self.clock, self.live),
             SignalRoutes(self.live, self.signals),

@@ -48,6 +48,8 @@ def test_limits_of_owners_with_a_key_are_shown(scene: Scene) -> None:
         "measure": "total_tokens",
         "unit": "tokens",
         "amount": 1000,
+        "expression": None,
+        "signals": [],
         "per": "month",
         "window": "calendar",
         "time_zone": "Europe/Berlin",

@@ -29,9 +29,11 @@ from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
 from forebay.app.control_roles import Doorkeeper
 from forebay.app.control_server import AdminServer
 from forebay.app.control_setup import ensure_local_key, load_admin_token
+from forebay.app.control_signals import SignalRoutes
 from forebay.app.control_tenancy import TenancyRoutes
 from forebay.app.control_watch import ConfigWatch, load_saved_config
 from forebay.app.database import open_database
+from forebay.app.live_amounts import LiveAmounts
 from forebay.app.quota_server import QuotaServer
 from forebay.app.quota_state import QuotaState
 from forebay.app.redaction import log_to_stderr, redactor
@@ -39,6 +41,7 @@ from forebay.app.retention import Keeper
 from forebay.app.secret_refs import keep_from_logs
 from forebay.app.supervisor_socket import open_listener
 from forebay.core.errors import ConfigInvalid, ForebayError
+from forebay.gateway.repo_signals import SignalRepo
 from forebay.gateway.repos import Repos
 from forebay.ledger.ingest import Ingester, IngestLimits
 from forebay.store.errors import StoreNewer
@@ -73,6 +76,8 @@ class Control:
         keep_from_logs(webhook.secret for webhook in watch.config.alerts.webhooks)
         state = QuotaState(config.data_path / "quota.state")
         self._quota = QuotaServer(config.run_path / "quota.sock", state, clock)
+        signals = SignalRepo(self._database, clock)
+        live = LiveAmounts(signals, self._quota, clock)
         limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
         self._plane = ControlPlane(
             watch,
@@ -90,13 +95,15 @@ class Control:
             created_s=int(config.admin_token_path.stat().st_mtime),
             clock=clock,
             quota=self._quota,
+            live=live,
             keeper=Keeper(self._database, clock, lambda: watch.config.ledger.retention),
         )
         self._alerts = AlertParts(self._quota, self._database, lambda: watch.config.alerts, clock)
         parts = (
             AdminRoutes(self._plane, database=self._database, state_path=config.state_path, clock=clock),
             TenancyRoutes(self._plane, repos, clock),
-            LimitRoutes(self._quota, clock),
+            LimitRoutes(self._quota, clock, live),
+            SignalRoutes(live, signals),
             self._alerts.routes,
         )
         app = create_admin_app(parts, self._plane, Doorkeeper(token, repos.tokens))

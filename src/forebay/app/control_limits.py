@@ -10,10 +10,24 @@ from pydantic import Field
 
 from forebay.app.control_routes import RouteAdder
 from forebay.app.control_schemas import View
+from forebay.app.live_amounts import LiveAmounts
 from forebay.app.quota_server import QuotaServer
 from forebay.core.clock import Clock
 from forebay.core.limits import Exceeded, Kind, Limit, Measure, Period
 from forebay.gateway.policy.lending import Standing
+from forebay.gateway.policy.signals import Reading
+from forebay.gateway.signals import spell_micro
+
+
+class SignalUse(View):
+    """A signal as the expression of a limit sees it."""
+
+    name: str
+    value: float = Field(
+        description="That it counts with: of a team's limit, the sum of all its projects that report."
+    )
+    fresh: list[str] = Field(description="Projects whose reports count, as `TEAM/PROJECT`.")
+    stale: list[str] = Field(description="Projects whose reports are too old: for each the default counts.")
 
 
 class LimitView(View):
@@ -23,7 +37,9 @@ class LimitView(View):
     unit: Literal["requests", "tokens", "nano_usd"] = Field(
         description="Of `amount`, `left` and `lent`; a nano-USD is a billionth of a USD."
     )
-    amount: int
+    amount: int = Field(description="At present, in that unit.")
+    expression: str | None = Field(description="What the amount is computed from; null where it is fixed.")
+    signals: list[SignalUse] = Field(description="What the expression sees.")
     per: Period | None = Field(description="In which time; null for `concurrent_requests`.")
     window: Kind | None = Field(description="How time gives back; null for `concurrent_requests`.")
     time_zone: str | None = Field(description="In which a calendar's periods begin; null for others.")
@@ -51,9 +67,10 @@ class LimitList(View):
 class LimitRoutes:
     """See the module."""
 
-    def __init__(self, quota: QuotaServer, clock: Clock) -> None:
+    def __init__(self, quota: QuotaServer, clock: Clock, live: LiveAmounts | None = None) -> None:
         self._quota = quota
         self._clock = clock
+        self._live = live
 
     def install(self, app: FastAPI) -> None:
         RouteAdder(app)("GET", "/limits", self.get_limits, "Limits, and what is left of them")
@@ -61,10 +78,19 @@ class LimitRoutes:
     async def get_limits(self) -> LimitList:
         """In the order of their ids: those of `forebay.yaml`, for owners that have a live key."""
         now_ns = self._clock.wall_ns()
-        return LimitList(data=[_show(standing, now_ns) for standing in self._quota.list_standings()])
+        return LimitList(data=[self._show(standing, now_ns) for standing in self._quota.list_standings()])
+
+    def _show(self, standing: Standing, now_ns: int) -> LimitView:
+        readings = () if self._live is None else self._live.read(standing.limit.id)
+        return _show(standing, [_show_use(reading) for reading in readings], now_ns)
 
 
-def _show(standing: Standing, now_ns: int) -> LimitView:
+def _show_use(reading: Reading) -> SignalUse:
+    value = spell_micro(reading.value_micro)
+    return SignalUse(name=reading.name, value=value, fresh=list(reading.fresh), stale=list(reading.stale))
+
+
+def _show(standing: Standing, signals: list[SignalUse], now_ns: int) -> LimitView:
     limit = standing.limit
     is_timed = limit.period is not None
     return LimitView(
@@ -73,6 +99,8 @@ def _show(standing: Standing, now_ns: int) -> LimitView:
         measure=limit.measure,
         unit=_find_unit(limit),
         amount=limit.amount,
+        expression=limit.expression or None,
+        signals=signals,
         per=limit.period,
         window=limit.kind if is_timed else None,
         time_zone=limit.time_zone if is_timed and limit.kind is Kind.CALENDAR else None,

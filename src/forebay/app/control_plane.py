@@ -15,6 +15,7 @@ from typing import ClassVar, Final
 from forebay.app.config import Config
 from forebay.app.config_edit import ConfigEdit, save_edit
 from forebay.app.control_watch import ConfigWatch, list_restart_settings
+from forebay.app.live_amounts import LiveAmounts
 from forebay.app.quota_server import QuotaServer
 from forebay.app.retention import Keeper
 from forebay.app.snapshot import compile_snapshot, find_missing_engines, write_snapshot
@@ -84,6 +85,7 @@ class ControlPlane:
         created_s: Unix time given as the birth of every model.
         clock: for what a status says.
         quota: is told of the limits that hold.
+        live: knows the amounts of those that have an expression.
         keeper: keeps the ledger as short as it is to be.
     """
 
@@ -99,6 +101,7 @@ class ControlPlane:
         created_s: int,
         clock: Clock,
         quota: QuotaServer | None = None,
+        live: LiveAmounts | None = None,
         keeper: Keeper | None = None,
     ) -> None:
         self.watch = watch
@@ -115,6 +118,7 @@ class ControlPlane:
         self._created_s = created_s
         self._clock = clock
         self._quota = quota
+        self._live = live
         self._keys: tuple[KeyEntry, ...] = ()  #: the live ones as of the last look
         self._keys_change = -1  #: the last change before that look
         self._keys_due = 0.0  #: loop time of the next look
@@ -143,12 +147,12 @@ class ControlPlane:
         async with self._refreshing:
             try:
                 await self._look_at_keys()
-                snapshot = await asyncio.to_thread(self._compile, self._keys)
+                config = self.config
+                snapshot = await asyncio.to_thread(self._compile, config, self._keys)
+                amounts = await self._live.prepare(snapshot, config.limits.signals) if self._live else {}
                 try:
-                    if (
-                        self._quota is not None
-                    ):  # first: no worker may know a limit that the authority does not
-                        self._quota.set_limits(snapshot.quotas)
+                    if self._quota is not None:  # first: no worker may know a limit that it does not
+                        self._quota.set_limits(snapshot.quotas, amounts)
                 finally:
                     await asyncio.to_thread(self._write_if_changed, snapshot)
             except (OSError, StoreError) as error:
@@ -167,9 +171,9 @@ class ControlPlane:
             self._keys = await asyncio.to_thread(self._key_repo.list_live)
             self._keys_change, self._keys_due = change, now + KEYS_INTERVAL_S
 
-    def _compile(self, keys: tuple[KeyEntry, ...]) -> Snapshot:
+    def _compile(self, config: Config, keys: tuple[KeyEntry, ...]) -> Snapshot:
         return compile_snapshot(
-            self.config, keys, self.engine_urls, created_s=self._created_s, workers=self._workers
+            config, keys, self.engine_urls, created_s=self._created_s, workers=self._workers
         )
 
     def _write_if_changed(self, snapshot: Snapshot) -> None:
@@ -201,6 +205,8 @@ class ControlPlane:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_forever())
             group.create_task(self._ingest_forever())
+            if self._live is not None:
+                group.create_task(self._live.run())
             if self.keeper is not None:
                 group.create_task(self.keeper.run())
 

@@ -77,13 +77,7 @@ class SignalBoard:
         before, self._seen, self._projects = self._seen, {}, {}
         for record in records:
             known = before.get(record.place)
-            if known is None or known.record != record:
-                age_ns = now.wall_ns - record.reported_ns
-                # Of a clock that went back a little, the report counts as just made; so it holds no longer
-                # than its time from now on, whatever the clock does then.
-                since_ns = now.monotonic_ns - max(0, age_ns) if age_ns >= -SKEW_NS else None
-                known = _Seen(record, since_ns)
-            self._seen[record.place] = known
+            self._seen[record.place] = known if known and known.record == record else _see(record, now)
             self._projects.setdefault((record.team, record.name), []).append(record.place)
 
     def find_next_change_ns(self, now: Now) -> int | None:
@@ -92,9 +86,9 @@ class SignalBoard:
         return min((end for end in ends if end is not None and end > now.monotonic_ns), default=None)
 
     def is_fresh(self, record: SignalRecord, now: Now) -> bool:
-        """Whether a report holds; False for one that is not known here."""
+        """Whether a report holds, also one that was not absorbed yet."""
         seen = self._seen.get(record.place)
-        return seen is not None and self._is_fresh(seen, now)
+        return self._is_fresh(seen if seen and seen.record == record else _see(record, now), now)
 
     def read(self, source: Source, now: Now) -> tuple[Reading, ...]:
         """The values that an expression sees, in the order of their names."""
@@ -128,6 +122,13 @@ class SignalBoard:
         if rule is None or seen.since_ns is None:
             return None
         return seen.since_ns + (seen.record.ttl_ns or rule.stale_after_ns)
+
+
+def _see(record: SignalRecord, now: Now) -> _Seen:
+    # Of a clock that went back a little, the report counts as just made; so it holds no longer than its time
+    # from now on, whatever the clock does then.
+    age_ns = now.wall_ns - record.reported_ns
+    return _Seen(record, now.monotonic_ns - max(0, age_ns) if age_ns >= -SKEW_NS else None)
 
 
 def _spell(places: Iterable[Place]) -> tuple[str, ...]:
