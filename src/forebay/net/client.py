@@ -126,7 +126,7 @@ class Origin:
             spare = self._idle[0] if self._idle else next((one for one in self._open if one.spare), None)
             if spare is None:
                 raise ConnectionsExhausted(
-                    f"all {self.connections_max} connections to {self.name} are in use"
+                    f"all {self.connections_max} connections to {self.name} are in use", retry_after_s=1
                 )
             spare.abort()
         self._connecting += 1
