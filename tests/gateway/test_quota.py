@@ -20,7 +20,8 @@ from forebay.core.limits import Exceeded, Kind, Limit, Measure, Period, WhenAway
 from forebay.core.routes import Endpoint
 from forebay.gateway.lease import REFUSED_S, format_seconds
 from forebay.gateway.model import UNCERTAIN, Exchange
-from forebay.gateway.quota import OUTPUT_GUESS, Quota
+from forebay.gateway.needs import OUTPUT_GUESS
+from forebay.gateway.quota import Quota
 from forebay.providers import openai
 from forebay.testing.clock import VirtualClock
 

@@ -107,6 +107,7 @@ class Worker:
 
     def _set_quotas(self, snapshot: Snapshot) -> None:
         self._quota.set_prices(PriceBook(snapshot.prices), allow_unpriced=snapshot.quota_allow_unpriced)
+        self._quota.waits.set_rules(snapshot.quota_queue)
         self._quota.set_limits(snapshot.quotas, snapshot.quota_when_away, snapshot.quota_workers)
 
     async def run(self) -> None:
@@ -196,6 +197,7 @@ class Worker:
         self._app.ready = False
         await asyncio.sleep(limits.drain_grace_s)
         self._server.stop_accepting()
+        self._quota.waits.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limits.drain_deadline_s
         while loop.time() < deadline:  # an event instead would cost each request

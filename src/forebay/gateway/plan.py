@@ -1,11 +1,15 @@
-"""The limits that a request meets, and how many of their units it needs.
+"""The limits that a request meets, how many of their units it needs, and what it is told when they lack.
 
 Counts and compares; who has units to spend, and what follows when there are too few, is `quota`'s.
 """
 
+from forebay.core.errors import RateLimited
 from forebay.core.events import Tokens
-from forebay.core.limits import count_units
-from forebay.gateway.lease import INPUT, OUTPUT, Lease
+from forebay.core.limits import Exceeded, count_units
+from forebay.gateway.lease import INPUT, OUTPUT, Lease, format_seconds
+from forebay.gateway.model import Exchange
+
+SECONDS_READABLE = 120  #: in messages to people; more are minutes and hours
 
 
 class Plan:
@@ -62,3 +66,38 @@ def count_need(lease: Lease, tokens: Tokens, *, named: bool) -> int:
     if units > lease.guess_max and not named and lease.counts:
         return lease.bound_guess(units, count_tokens(lease, Tokens(input=tokens.input)))
     return units
+
+
+def explain_shortage(lease: Lease, units: int, wait_s: float) -> RateLimited:
+    """The refusal of a request that needs so many units, for which there is room after so long."""
+    limit = lease.limit
+    if units > limit.amount:
+        return RateLimited(
+            f"the limit of {limit.describe()} is too small for this request, which may take "
+            f"{limit.spell(units)}"
+        )
+    seconds = max(1, -(-int(wait_s * 1000) // 1000))
+    if lease.is_concurrent:
+        when = "try again when one of them has ended"
+    else:
+        words = f"{seconds} s" if seconds < SECONDS_READABLE else format_seconds(seconds)
+        when = f"it has room for this request in {words}"
+    return RateLimited(f"the limit of {limit.describe()} is reached; {when}", retry_after_s=seconds)
+
+
+def follow_exceeded(exchange: Exchange, lease: Lease) -> None:
+    """Does to a request what a limit asks for that is exceeded.
+
+    Raises:
+        RateLimited: no other model can answer it.
+    """
+    limit = lease.limit
+    if limit.exceeded is Exceeded.THROTTLE:
+        exchange.throttles += (limit.throttle,)
+    elif limit.exceeded is Exceeded.DOWNGRADE and exchange.model != limit.downgrade_to:
+        if exchange.redirect(limit.downgrade_to):
+            return
+        raise RateLimited(
+            f"the limit of {limit.describe()} is reached, and this request can't be answered by "
+            f"{limit.downgrade_to} in its place: the key may not call it, or it has no such endpoint"
+        )

@@ -11,30 +11,27 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from forebay.core.clock import Clock
-from forebay.core.errors import QuotaUnavailable, RateLimited
-from forebay.core.events import Tokens, UsageSource
+from forebay.core.errors import QuotaUnavailable
+from forebay.core.events import Tokens
 from forebay.core.keys import KeyEntry
 from forebay.core.limits import Exceeded, Limit, WhenAway
 from forebay.core.prices import PriceBook
-from forebay.core.routes import Endpoint
 from forebay.gateway.amounts import Amounts
-from forebay.gateway.costing import Costing
-from forebay.gateway.lease import Lease, format_seconds
+from forebay.gateway.lease import Lease
+from forebay.gateway.line import Waiter
 from forebay.gateway.model import Dialect, Exchange
-from forebay.gateway.plan import Plan, count_need, count_tokens
+from forebay.gateway.needs import Needs
+from forebay.gateway.plan import Plan, count_need, follow_exceeded
 from forebay.gateway.policy.lending import Want
 from forebay.gateway.policy.meter import Now
 from forebay.gateway.quota_client import HELD_MAX, QuotaClient
 from forebay.gateway.quota_wire import Held, Lent, Refused
+from forebay.gateway.waiting import Waits
 
-BYTES_PER_TOKEN = 4  #: of a request's body, as for estimates in the ledger
-OUTPUT_GUESS = 256  #: tokens of an answer whose request names no limit, before any was seen
 IDLE_S = 1.0  #: a lease that nobody used for so long goes back
 AHEAD_SWEEPS = 4  #: a loan lasts for so many sweeps at the present rate
 PLANS_MAX = 100_000  #: pairs of key and model whose limits need not be looked up again
-SECONDS_READABLE = 120  #: in messages to people; more are minutes and hours
 ACQUIRE_MAX_S = 5.0  #: for a reservation, whatever happens meanwhile
-GUESS_STEP = 0.05  #: how far one answer moves the running mean
 FIRST_WORD_S = 1.0  #: for the first line to the authority to stand, after a start
 NO_TOKENS = Tokens()
 _UNCHECKED = "the limits can't be checked at the moment, so no requests are accepted"
@@ -54,12 +51,10 @@ class Quota:
         self, loop: asyncio.AbstractEventLoop, path: Path, worker: str, dialect: Dialect, clock: Clock
     ) -> None:
         self._loop = loop
-        self._dialect = dialect
         self._clock = clock
         self._leases: dict[str, Lease] = {}
         self._removed: WeakValueDictionary[str, Lease] = WeakValueDictionary()  # that requests still hold
         self._live: set[Lease] = set()  # that have something to be looked after
-        self._guesses: dict[tuple[str, str], float] = {}  # tokens of an answer, by key and model
         self._plans: dict[tuple[tuple[str, ...], str], Plan] = {}  # by a key's limits and model
         self._amounts = Amounts()
         self._when_away = WhenAway.SHARE
@@ -69,7 +64,10 @@ class Quota:
         self._started_s = loop.time()
         self._was_connected = False
         self._client = QuotaClient(loop, path, worker, self)
-        self._costing = Costing()
+        self._needs = Needs(dialect)
+        self._count_need = self._needs.count
+        self.waits = Waits(loop, self._count_need)
+        self._lines = self.waits.lines  # empty unless a request waits
 
     # --- configuration --------------------------------------------------------------------------------------
 
@@ -89,6 +87,7 @@ class Quota:
         self._plans.clear()
         self._removed.update(before)
         self._return(before.values())
+        self.waits.follow(set(self._leases.values()))
         if self._leases and not self._was_connected:
             self._started_s = self._loop.time()
             self._client.keep_connected(self._started_s)
@@ -107,10 +106,11 @@ class Quota:
                 lease.stand_alone(self._workers, now)
             if is_less:
                 self._return([lease])  # what was lent of the larger amount
+            self.waits.look_again(lease)
 
     def set_prices(self, book: PriceBook, *, allow_unpriced: bool = False) -> None:
         """By which limits of money count; what has no price is refused where one applies, unless allowed."""
-        self._costing.set_prices(book, allow_unpriced=allow_unpriced)
+        self._needs.costing.set_prices(book, allow_unpriced=allow_unpriced)
 
     def find_plan(self, key: KeyEntry, model: str) -> Plan:
         """The limits that a key meets with a model."""
@@ -124,44 +124,60 @@ class Quota:
 
     # --- one request ----------------------------------------------------------------------------------------
 
-    def reserve(self, exchange: Exchange, plan: Plan, *, knows_exceeded: bool = False) -> bool:
-        """Reserves what a request will use, if the leases have all of it; else nothing.
+    def reserve(self, exchange: Exchange, plan: Plan, waiter: Waiter | None = None) -> bool:
+        """Reserves what a request will use, if the leases have it and nobody waits for it; else nothing.
 
         Args:
-            knows_exceeded: whoever asks looks at what follows from limits that are exceeded.
+            waiter: of a request for which `acquire` looks at what follows from limits that are exceeded.
 
         Raises:
             QuotaUnavailable: a limit counts money, and nobody knows what the request would cost.
         """
+        lines = self._lines
+        if lines and self.waits.find_blocking(exchange, plan, waiter) is not None:
+            return False
         taken: Reservation = []
         now_s = self._loop.time()
-        tokens = self._estimate(exchange) if plan.counts_tokens else NO_TOKENS
+        tokens = self._needs.estimate(exchange) if plan.counts_tokens else NO_TOKENS
         for lease in plan.leases:
             if now_s >= lease.ends_at:
                 lease.end_period()
             if lease.is_cost:
-                units = self._costing.estimate(exchange, lease, tokens)
+                units = self._needs.costing.estimate(exchange, lease, tokens)
             else:
                 units = count_need(lease, tokens, named=exchange.names_output)
-            if lease.left < units or (lease.is_exceeded and not knows_exceeded):
+            if lease.left < units or (lease.is_exceeded and waiter is None):
                 return False
             taken.append((lease, units, lease.epoch))
         for lease, units, _ in taken:
             lease.take(units, now_s)
         exchange.reservation = taken
         exchange.limit_headers = plan.describe()
+        if lines:
+            self.waits.let_in(exchange, taken, waiter)
         return True
 
     async def acquire(self, exchange: Exchange, plan: Plan) -> None:
-        """Reserves what a request will use, borrowing it if need be; does what exceeded limits ask for.
+        """Reserves what a request will use, borrowing or waiting for it; does what exceeded limits ask for.
 
         Raises:
-            RateLimited: there is not so much, of a limit that the error names.
+            RateLimited: there is not so much, of a limit that the error names, or not in time.
             QuotaUnavailable: nobody can tell, and the configuration says to refuse then.
+            Draining: the gateway ends, and the request would have had to wait.
         """
+        assert exchange.key is not None
+        waiter = Waiter(exchange.key)
+        is_served = False
+        try:
+            await self._acquire(exchange, plan, waiter)
+            is_served = True
+        finally:
+            self.waits.end(exchange, waiter, is_served=is_served)
+
+    async def _acquire(self, exchange: Exchange, plan: Plan, waiter: Waiter) -> None:
         handled: set[Lease] = set()
         while True:
-            plan = await self._borrow(exchange, plan)
+            plan = await self._borrow(exchange, plan, waiter)
             exceeded = [lease for lease in plan.list_exceeded() if lease not in handled]
             if not exceeded:
                 if exchange.answered_by:
@@ -170,13 +186,13 @@ class Quota:
             self._release(exchange)
             for lease in exceeded:
                 handled.add(lease)
-                self._follow_exceeded(exchange, lease)
+                follow_exceeded(exchange, lease)
             plan = self._make_plan(exchange)
 
-    async def _borrow(self, exchange: Exchange, plan: Plan) -> Plan:
+    async def _borrow(self, exchange: Exchange, plan: Plan, waiter: Waiter) -> Plan:
         """Reserves; returns the plan by which it did."""
         give_up_at = self._loop.time() + ACQUIRE_MAX_S
-        while not self.reserve(exchange, plan, knows_exceeded=True):
+        while not self.reserve(exchange, plan, waiter):
             now_s = self._loop.time()
             if now_s > give_up_at:
                 raise QuotaUnavailable(_UNCHECKED, retry_after_s=1)
@@ -186,19 +202,28 @@ class Quota:
                 units = self._count_need(exchange, lease)
                 if lease.left < units:
                     short[lease] = units
-            if not short:
-                continue
-            for lease, units in short.items():
-                if now_s < lease.refused_until and units - lease.left >= lease.refused_need:
-                    raise self._refuse(exchange, plan, lease, lease.refused_wait_s)
-            if not self._client.is_connected:
-                await self._go_alone(exchange, plan, short)
-                continue
-            running = next((lease.asking for lease in short if lease.asking is not None), None)
-            if running is None:
-                running = self._start_asking(short)
-            await asyncio.shield(running)
+            wait = self._find_wait(exchange, plan, short, waiter)
+            if wait is None and short and not self._client.is_connected:
+                wait = await self._go_alone(short)
+            elif wait is None and short:
+                running = next((lease.asking for lease in short if lease.asking is not None), None)
+                await asyncio.shield(running or self._start_asking(short))
+            if wait is not None:
+                await self.waits.wait(exchange, plan, waiter, *wait)
+                give_up_at = self._loop.time() + ACQUIRE_MAX_S
         return plan
+
+    def _find_wait(
+        self, exchange: Exchange, plan: Plan, short: dict[Lease, int], waiter: Waiter
+    ) -> tuple[Lease, float | None] | None:
+        """A limit that is known to have no room, and the seconds until it has; None where others wait."""
+        if self._lines and (blocking := self.waits.find_blocking(exchange, plan, waiter)) is not None:
+            return blocking, None
+        now_s = self._loop.time()
+        for lease, units in short.items():
+            if now_s < lease.refused_until and units - lease.left >= lease.refused_need:
+                return lease, lease.refused_wait_s
+        return None
 
     def _make_plan(self, exchange: Exchange) -> Plan:
         """The limits that a request meets, with those that hold because others are exceeded."""
@@ -207,66 +232,17 @@ class Quota:
         more = [self._leases[limit_id] for limit_id in exchange.throttles if limit_id in self._leases]
         return Plan((*plan.leases, *more)) if more else plan
 
-    def _follow_exceeded(self, exchange: Exchange, lease: Lease) -> None:
-        """Does what an exceeded limit asks for."""
-        limit = lease.limit
-        if limit.exceeded is Exceeded.THROTTLE:
-            exchange.throttles += (limit.throttle,)
-        elif limit.exceeded is Exceeded.DOWNGRADE and exchange.model != limit.downgrade_to:
-            if not exchange.redirect(limit.downgrade_to):
-                raise RateLimited(
-                    f"the limit of {limit.describe()} is reached, and this request can't be answered by "
-                    f"{limit.downgrade_to} in its place: the key may not call it, or it has no such endpoint"
-                )
-
     def _release(self, exchange: Exchange) -> None:
         """Gives back what was reserved for a request that was not sent."""
         taken, exchange.reservation = exchange.reservation, None
         for lease, units, epoch in taken or ():
             lease.give(units, epoch)
 
-    def _estimate(self, exchange: Exchange) -> Tokens:
-        """Tokens that a request will use, before anybody knows."""
-        tokens = exchange.estimate
-        if tokens is None:
-            output = None
-            if exchange.endpoint is not Endpoint.EMBEDDINGS:
-                output = self._dialect.read_output_max(exchange.body)
-                exchange.names_output = output is not None
-                if output is None and exchange.key is not None:
-                    output = int(self._guesses.get((exchange.key.id, exchange.model), OUTPUT_GUESS))
-            tokens = Tokens(input=max(1, exchange.body_bytes // BYTES_PER_TOKEN), output=output)
-            exchange.estimate = tokens
-        return tokens
-
-    def _count_need(self, exchange: Exchange, lease: Lease) -> int:
-        """Units of one limit that a request needs."""
-        if lease.is_cost:
-            return self._costing.estimate(exchange, lease, self._estimate(exchange))
-        return count_need(lease, self._estimate(exchange), named=exchange.names_output)
-
-    def _refuse(self, exchange: Exchange, plan: Plan, lease: Lease, wait_s: float) -> RateLimited:
-        exchange.limit_headers = plan.describe()
-        limit = lease.limit
-        units = self._count_need(exchange, lease)
-        if units > limit.amount:
-            return RateLimited(
-                f"the limit of {limit.describe()} is too small for this request, which may take "
-                f"{limit.spell(units)}"
-            )
-        seconds = max(1, -(-int(wait_s * 1000) // 1000))
-        if lease.is_concurrent:
-            when = "try again when one of them has ended"
-        else:
-            words = f"{seconds} s" if seconds < SECONDS_READABLE else format_seconds(seconds)
-            when = f"it has room for this request in {words}"
-        return RateLimited(f"the limit of {limit.describe()} is reached; {when}", retry_after_s=seconds)
-
-    async def _go_alone(self, exchange: Exchange, plan: Plan, short: dict[Lease, int]) -> None:
-        """Gives a request what it lacks without the authority, or raises."""
+    async def _go_alone(self, short: dict[Lease, int]) -> tuple[Lease, float] | None:
+        """Gives a request what it lacks without the authority, or says which limit has no room, how long."""
         if not self._was_connected and self._loop.time() < self._started_s + FIRST_WORD_S:
             await asyncio.sleep(0.02)
-            return
+            return None
         if self._when_away is WhenAway.CLOSED:
             raise QuotaUnavailable(_UNCHECKED, retry_after_s=1)
         now = self._now()
@@ -283,39 +259,25 @@ class Quota:
                 if lease.limit.exceeded is not Exceeded.REFUSE:
                     lease.overdraw(units)
                     continue
-                raise self._refuse(exchange, plan, lease, lease.compute_wait_s(units, now))
+                return lease, lease.compute_wait_s(units, now)
+        return None
 
     def settle(self, exchange: Exchange) -> None:
         """Ends a reservation: what was really used stays taken, the rest comes back."""
         taken, exchange.reservation = exchange.reservation, None
         if taken is None:
             return
-        tokens, source = exchange.tokens, exchange.usage_source
-        if tokens is not None and source is UsageSource.REPORTED and tokens.output and exchange.key:
-            place = exchange.key.id, exchange.model
-            known = self._guesses.get(place, float(OUTPUT_GUESS))
-            if len(self._guesses) < PLANS_MAX or place in self._guesses:
-                self._guesses[place] = known + GUESS_STEP * (tokens.output_total - known)
-        # A sum for all limits that count tokens whole; most do.
-        even = None if tokens is None else Tokens(input=tokens.input_total, output=tokens.output_total)
+        needs = self._needs
+        needs.learn(exchange)
         for lease, units, epoch in taken:
             if lease.is_concurrent:
                 lease.give(units, epoch)
-            elif lease.is_cost:
-                lease.give(units - self._costing.count_used(exchange, units), epoch)
-            elif lease.counts or not exchange.sent:
-                back = units - self._count_used(lease, exchange, even if lease.is_even else tokens, units)
+            elif lease.counts or lease.is_cost or not exchange.sent:
+                back = units - needs.count_used(exchange, lease, units)
                 if back:
                     lease.give(back, epoch)
-
-    def _count_used(self, lease: Lease, exchange: Exchange, tokens: Tokens | None, reserved: int) -> int:
-        if not exchange.sent:
-            return 0  # nobody has worked for it
-        if tokens is None:
-            return reserved if exchange.is_uncertain else 0
-        used = count_tokens(lease, tokens)
-        # What nobody counted is never refunded: it may have been as much as was reserved.
-        return used if exchange.usage_source is UsageSource.REPORTED else max(used, reserved)
+        if self._lines:
+            self.waits.look_again_at(taken)
 
     # --- the authority --------------------------------------------------------------------------------------
 
@@ -370,6 +332,7 @@ class Quota:
         for lease in self._leases.values():
             lease.stand_in = None
         self._return([lease for lease in self._live if lease.owed or lease.left < 0])
+        self.waits.look_all_again()
 
     def lose_line(self) -> None:
         now = self._now()
@@ -380,6 +343,7 @@ class Quota:
         self._untold.clear()
         for lease in self._leases.values():
             lease.stand_alone(self._workers, now)
+        self.waits.look_all_again()
 
     def give_back(self, limit_id: str) -> None:
         """Others need what is not spent of a limit."""

@@ -26,8 +26,8 @@ from forebay.gateway.ending import DRAINING, Ending, explain_cancel
 from forebay.gateway.intake import Intake
 from forebay.gateway.memory import Memory
 from forebay.gateway.model import Dialect, Exchange, KeyState, Meter, State, TargetState, build_head_rest
-from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
 from forebay.gateway.plan import Plan
+from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
 from forebay.gateway.quota import Quota
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Answer, Relay, read_answer, refuse_compressed
@@ -349,10 +349,11 @@ class Service:
         return answer
 
     def _new_meter(self, exchange: Exchange) -> Meter:
-        return self._dialect.new_meter(
-            hide_usage=not exchange.view.wants_usage,
-            event_max_bytes=exchange.state.snapshot.limits.event_max_bytes,
-        )
+        hide = not exchange.view.wants_usage
+        event_max = exchange.state.snapshot.limits.event_max_bytes
+        if rules := exchange.target_state.target.usage:
+            return self._dialect.new_ruled_meter(rules, hide_usage=hide, event_max_bytes=event_max)
+        return self._dialect.new_meter(hide_usage=hide, event_max_bytes=event_max)
 
     def _count_attempt(self, exchange: Exchange, target: TargetState, *, good: bool) -> None:
         exchange.state.cells.cells[target.cell_ok if good else target.cell_failed] += 1
@@ -383,6 +384,7 @@ class Service:
         cells.cells[cells.in_flight] = len(self.active)
         cells.cells[cells.records_waiting] = self.recorder.waiting
         cells.cells[cells.memory_held] = self.memory.held
+        cells.tell_waiting(self.quota.waits.counts)
 
     def cut_all(self) -> int:
         """Ends every request in flight, with an error in its dialect; returns how many."""

@@ -1,0 +1,257 @@
+"""Lets requests wait for limits that have no room: each with a deadline, in fair order, in bounded number.
+
+Who is next is decided by `policy.fairness`; a request waits in the line of one limit at a time, and holds no
+units meanwhile.  It ends its wait exactly once: let in, too late, gone, or sent elsewhere because the gateway
+ends.  Whoever does not allow it to wait is refused as if there were no lines.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Collection
+
+from forebay.core.errors import Draining, RateLimited
+from forebay.core.keys import PRIORITIES
+from forebay.core.limits import QueueRules
+from forebay.gateway.ending import DRAINING
+from forebay.gateway.lease import Lease
+from forebay.gateway.line import NEVER, Line, Waiter
+from forebay.gateway.model import Exchange
+from forebay.gateway.plan import Plan, explain_shortage
+from forebay.gateway.policy.fairness import Full
+
+HEADER = b"x-forebay-wait"
+NO_WAITING = QueueRules(wait_max_s=0.0)
+SERVED, EXPIRED, TOO_LONG, FULL, ENDED = "served", "expired", "too_long", "full", "ended"
+_SECONDS = re.compile(rb"\d{1,9}(\.\d{1,9})?")
+
+CountNeed = Callable[[Exchange, Lease], int]
+Reserved = tuple[Lease, int, int]  #: as in `quota`
+
+
+class Waits:
+    """See the module.
+
+    Args:
+        count_need: units of a limit that a request needs.
+
+    Attributes:
+        lines: by what they wait for; only those in which somebody does.
+        counts: of requests that wait, by rank.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, count_need: CountNeed) -> None:
+        self.lines: dict[Lease, Line] = {}
+        self.counts = [0] * len(PRIORITIES)
+        self._loop = loop
+        self._count_need = count_need
+        self._rules = NO_WAITING
+        self._number = 0
+        self._closing = False
+
+    def set_rules(self, rules: QueueRules) -> None:
+        """From now on these hold; requests that wait go on as they were told."""
+        self._rules = rules
+        for line in self.lines.values():
+            line.queue.entries_max = rules.requests_max
+            line.queue.tenant_max = rules.tenant_requests_max
+
+    # --- one request ----------------------------------------------------------------------------------------
+
+    def find_blocking(self, exchange: Exchange, plan: Plan, waiter: Waiter | None) -> Lease | None:
+        """A limit for which others wait whom this request may not pass."""
+        for lease in plan.leases:
+            line = self.lines.get(lease)
+            if line is None or (waiter is not None and (line.first is waiter or lease in waiter.passed)):
+                continue
+            if not line.queue.lets_pass(_rank(exchange), self._count_need(exchange, lease)):
+                return lease
+        return None
+
+    def let_in(self, exchange: Exchange, taken: Collection[Reserved], waiter: Waiter | None) -> None:
+        """A request has reserved what it needs while others wait."""
+        for lease, units, _ in taken:
+            line = self.lines.get(lease)
+            if line is None:
+                continue
+            if waiter is not None and waiter.line is line:
+                self._leave(waiter, is_served=True)
+            else:
+                line.queue.charge(_rank(exchange), units)
+
+    async def wait(
+        self, exchange: Exchange, plan: Plan, waiter: Waiter, lease: Lease, wait_s: float | None
+    ) -> None:
+        """Returns when the request has reason to look again whether there is room.
+
+        Args:
+            lease: of the limit that has none.
+            wait_s: how long that lasts, where the limit itself is short; None where others wait.
+
+        Raises:
+            RateLimited: it may not wait, not any more, or for nothing.
+            Draining: the gateway ends.
+        """
+        now_s = self._loop.time()
+        units = self._count_need(exchange, lease)
+        known_s = self._estimate(waiter, lease, units, wait_s, now_s)
+        exchange.limit_headers = plan.describe()
+        error = explain_shortage(lease, units, known_s)
+        if error.retry_after_s is None:
+            raise error  # it is larger than the limit
+        if waiter.begun_s == NEVER:
+            self._begin(exchange, waiter, error, now_s)
+        if now_s >= waiter.deadline:
+            raise self._give_up(waiter, error, EXPIRED)
+        if not lease.is_concurrent and now_s + known_s > waiter.deadline:
+            raise self._give_up(waiter, error, TOO_LONG)
+        line = self._join(waiter, lease, units, error)
+        if line.first is waiter:
+            if wait_s is None:
+                return  # nobody is before it
+            line.wake_first_in(line.learn(units - lease.left, wait_s, now_s))
+        waiter.future = self._loop.create_future()
+        try:
+            await waiter.future
+        finally:
+            waiter.future = None
+        if self._closing:
+            raise Draining(DRAINING, retry_after_s=1)
+        now_s = self._loop.time()
+        if now_s >= waiter.deadline and line.first is not waiter:
+            self._leave(waiter)
+            known_s = line.compute_wait_s(waiter, units, now_s)
+            raise self._give_up(waiter, explain_shortage(lease, units, known_s), EXPIRED)
+
+    def _estimate(
+        self, waiter: Waiter, lease: Lease, units: int, wait_s: float | None, now_s: float
+    ) -> float:
+        line = self.lines.get(lease)
+        least = wait_s or 0.0
+        if line is None or waiter.line is line:
+            return least
+        return max(least, line.compute_wait_s(waiter, units, now_s))
+
+    def _begin(self, exchange: Exchange, waiter: Waiter, error: RateLimited, now_s: float) -> None:
+        """From now on it waits, if it may.  Raises RateLimited."""
+        rules = self._rules
+        asked = exchange.call.headers.get(HEADER) if rules.wait_max_s else None
+        allowed_s = rules.default_wait_s[waiter.rank]
+        if asked is not None:
+            if _SECONDS.fullmatch(asked) is None:
+                raise _add(error, f"it did not wait, for `{HEADER.decode()}` is not a number of seconds")
+            allowed_s = float(asked)
+        allowed_s = min(allowed_s, rules.wait_max_s)
+        if allowed_s <= 0 or self._closing:
+            raise error
+        waiter.allowed_s = allowed_s
+        waiter.begun_s, waiter.deadline = now_s, now_s + allowed_s
+        self._number += 1
+        waiter.number = self._number
+
+    def _join(self, waiter: Waiter, lease: Lease, units: int, error: RateLimited) -> Line:
+        """It waits in the line of this limit, and in no other."""
+        line = self.lines.get(lease)
+        if line is not None and waiter.line is line:
+            return line
+        if waiter.line is not None:
+            if waiter.line.first is waiter:
+                waiter.passed += (waiter.line.lease,)
+            self._leave(waiter)
+        if sum(self.counts) >= self._rules.requests_max:
+            raise self._give_up(waiter, error, FULL, self._explain_full(Full.ALL))
+        line = self.lines.get(lease)
+        if line is None:
+            line = Line(self._loop, lease, self._rules)
+        full = line.join(waiter, units)
+        if full is not None:
+            raise self._give_up(waiter, error, FULL, self._explain_full(full))
+        self.lines[lease] = line
+        self.counts[waiter.rank] += 1
+        if waiter.timer is None:
+            waiter.timer = self._loop.call_at(waiter.deadline, waiter.wake)
+        return line
+
+    def _leave(self, waiter: Waiter, *, is_served: bool = False) -> None:
+        line = waiter.line
+        if line is None:
+            return
+        self.counts[waiter.rank] -= 1
+        line.leave(waiter, is_served=is_served)
+        if not len(line):
+            del self.lines[line.lease]
+
+    def end(self, exchange: Exchange, waiter: Waiter, *, is_served: bool) -> None:
+        """The request waits no more, whatever became of it.  To be called once for each."""
+        self._leave(waiter)
+        waited_s = None
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+            waited_s = self._loop.time() - waiter.begun_s
+            exchange.waited_ns += int(waited_s * 1e9)
+            exchange.limit_headers += f"x-forebay-waited-ms: {int(waited_s * 1000)}\r\n"
+        if waiter.begun_s != NEVER:
+            result = SERVED if is_served else waiter.result or ENDED
+            exchange.state.cells.count_wait(PRIORITIES[waiter.rank], result, waited_s)
+
+    # --- refusals -------------------------------------------------------------------------------------------
+
+    def _explain_full(self, full: Full) -> str:
+        rules = self._rules
+        if full is Full.ALL:
+            return f"{rules.requests_max} requests wait already (limits.queue.requests_max)"
+        return (
+            f"{rules.tenant_requests_max} requests of the same owner wait for it already "
+            "(limits.queue.tenant_requests_max)"
+        )
+
+    def _give_up(self, waiter: Waiter, error: RateLimited, result: str, why: str = "") -> RateLimited:
+        waiter.result = result
+        if result == TOO_LONG:
+            why = f"it may wait no longer than {waiter.allowed_s:g} s"
+        if waiter.timer is not None:
+            waited = f"it has waited {self._loop.time() - waiter.begun_s:.1f} s"
+            why = f"{why}, and {waited}" if why else waited
+        return _add(error, why)
+
+    # --- what happens meanwhile -----------------------------------------------------------------------------
+
+    def look_again(self, lease: Lease) -> None:
+        """Units came back."""
+        line = self.lines.get(lease)
+        if line is not None:
+            line.wake_first()
+
+    def look_again_at(self, taken: Collection[Reserved]) -> None:
+        """A request has ended, and may have given units back."""
+        for lease, _, _ in taken:
+            self.look_again(lease)
+
+    def look_all_again(self) -> None:
+        """The authority has come or gone."""
+        for line in self.lines.values():
+            line.wake_first()
+
+    def follow(self, leases: Collection[Lease]) -> None:
+        """These limits hold from now on."""
+        for line in tuple(self.lines.values()):
+            if line.lease in leases:
+                line.wake_first()
+                continue
+            for waiter in line.list_waiters():  # they look at what else they need
+                self._leave(waiter)
+                waiter.wake()
+
+    def close(self) -> None:
+        """The gateway ends: those that wait are told at once, and nobody begins to."""
+        self._closing = True
+        for line in self.lines.values():
+            line.wake_all()
+
+
+def _rank(exchange: Exchange) -> int:
+    assert exchange.key is not None
+    return PRIORITIES.index(exchange.key.priority)
+
+
+def _add(error: RateLimited, words: str) -> RateLimited:
+    return RateLimited(f"{error.message}; {words}", retry_after_s=error.retry_after_s)
