@@ -126,6 +126,10 @@ def test_every_admin_route_is_in_the_document(scene: Scene) -> None:
         "GET /admin/v1/usage",
         "GET /admin/v1/bill",
         "GET /admin/v1/limits",
+        "GET /admin/v1/signals",
+        "GET /admin/v1/teams/{team}/projects/{project}/signals",
+        "PUT /admin/v1/teams/{team}/projects/{project}/signals/{name}",
+        "DELETE /admin/v1/teams/{team}/projects/{project}/signals/{name}",
         "GET /admin/v1/alerts",
         "POST /admin/v1/alerts/test",
     }

@@ -72,9 +72,10 @@ def control_plane(folder: Path, status: int, body: bytes) -> Iterator[None]:
 
 def limit(owner: str, amount: int, left: int, **other: Any) -> dict[str, Any]:
     found = {
-        "id": owner, "owner": owner, "measure": "requests", "unit": "requests", "amount": amount, "per": "minute", "left": left,
+        "id": owner, "owner": owner, "measure": "requests", "unit": "requests", "amount": amount,
+        "per": "minute", "left": left,
         "window": "bucket", "time_zone": None, "models": ["*"], "lent": 0, "resets_at_s": None,
-        "when_exceeded": "refuse", "exceeded_at_s": None,
+        "when_exceeded": "refuse", "exceeded_at_s": None, "expression": None, "signals": [],
     }  # fmt: skip
     return found | other
 
@@ -114,6 +115,29 @@ def test_the_tightest_limit_comes_first_with_a_bar_and_a_time(folder: Path) -> N
     assert "5,000.00 USD a month" in rows[5]
     assert "4,999.50" in rows[5]
     assert rows[6].endswith("░░░░░░░░░░ 0%")
+
+
+def test_a_limit_that_follows_load_says_from_what(folder: Path) -> None:
+    def use(value: float, fresh: list[str], stale: list[str]) -> dict[str, Any]:
+        return {"name": "ccu", "value": value, "fresh": fresh, "stale": stale}
+
+    data = [
+        limit("team a", 750, 1, expression="600 + 1.5 * ccu", signals=[use(100, ["a/b"], [])]),
+        limit("team b", 700, 2, expression="9 * ccu", signals=[use(2.5, [], ["a/b"])]),
+        limit("team c", 600, 3, expression="8 * ccu", signals=[use(1_000_000, ["a/d"], ["a/b", "a/c"])]),
+        limit("team d", 500, 4, expression="7 * ccu", signals=[use(0, [], [])]),
+        limit("team e", 400, 5, expression="60 * 10"),
+    ]
+    with control_plane(folder, 200, json.dumps({"data": data}).encode()):
+        rows = [line.rstrip() for line in forebay("limits").stdout.splitlines()]
+    assert [row.rpartition("  ")[2] for row in rows] == [
+        "Computed from",
+        "600 + 1.5 * ccu (ccu 100)",
+        "9 * ccu (ccu 2.5, stale)",
+        "8 * ccu (ccu 1,000,000, stale of 2 projects)",
+        "7 * ccu (ccu 0 by default)",
+        "60 * 10",
+    ]
 
 
 def test_json_is_the_answer_of_the_admin_api(folder: Path) -> None:

@@ -23,7 +23,24 @@ _COLUMNS: Final = (
     Column(title="Left", align="right", kind="whole"),
     Column(title="Used", kind="whole", rank=1),
     Column(title="Resets", kind="whole", rank=3),
+    Column(title="Computed from", kind="prose", rank=4),
 )
+
+
+class _Use(msgspec.Struct, kw_only=True):
+    """A signal as a limit sees it."""
+
+    name: str
+    value: float
+    fresh: list[str]
+    stale: list[str]
+
+    def spell(self) -> str:
+        value = int(self.value) if self.value.is_integer() else self.value
+        if not self.stale:
+            return f"{self.name} {value:,}" + ("" if self.fresh else " by default")
+        projects = "" if len(self.stale) == 1 else f" of {len(self.stale)} projects"
+        return f"{self.name} {value:,}, stale{projects}"
 
 
 class _Limit(msgspec.Struct, kw_only=True):
@@ -37,6 +54,8 @@ class _Limit(msgspec.Struct, kw_only=True):
     models: list[str]
     left: int
     resets_at_s: float | None
+    expression: str | None
+    signals: list[_Use]
 
     @property
     def used(self) -> float:
@@ -86,7 +105,16 @@ def _make_row(limit: _Limit, now_s: float) -> Sequence[str | Cell]:
         Cell(text=limit.spell(limit.left), style=style),
         Cell(text=f"{draw_bar(limit.used)} {int(max(0.0, limit.used) * 100):3}%", style=style),
         format_wait(None if limit.resets_at_s is None else limit.resets_at_s - now_s),
+        _spell_source(limit),
     )
+
+
+def _spell_source(limit: _Limit) -> str:
+    """`600 + 1.5 * ccu (ccu 100)`; empty where the amount is fixed."""
+    if limit.expression is None:
+        return ""
+    uses = "; ".join(use.spell() for use in limit.signals)
+    return f"{limit.expression} ({uses})" if uses else limit.expression
 
 
 def draw_bar(part: float) -> str:

@@ -16,6 +16,7 @@ from forebay.cli.alert_commands import alerts_app
 from forebay.cli.key_commands import keys_app
 from forebay.cli.ledger_commands import ledger_app
 from forebay.cli.options import AsJson, ConfigFile, find_file
+from forebay.cli.signal_commands import signals_app
 from forebay.cli.tenancy_commands import audit, projects_app, teams_app, tokens_app
 from forebay.cli.terminal import Outcome, guard, is_plain, make_streams_lenient, print_error
 
@@ -291,6 +292,7 @@ def config_schema() -> Outcome:
 
 
 app.add_typer(keys_app, name="keys")
+app.add_typer(signals_app, name="signals")
 app.add_typer(teams_app, name="teams")
 app.add_typer(projects_app, name="projects")
 app.add_typer(ledger_app, name="ledger")

@@ -6,6 +6,7 @@ from forebay.core.clock import Clock
 from forebay.gateway.repo import KeyRepo
 from forebay.gateway.repo_alerts import AlertRepo
 from forebay.gateway.repo_audit import AuditRepo
+from forebay.gateway.repo_signals import SignalRepo
 from forebay.gateway.repo_teams import TeamRepo
 from forebay.gateway.repo_tokens import TokenRepo
 from forebay.store.database import Database
@@ -18,6 +19,7 @@ class Repos:
     tokens: TokenRepo
     audit: AuditRepo
     alerts: AlertRepo
+    signals: SignalRepo
 
     @classmethod
     def open(cls, database: Database, clock: Clock) -> "Repos":
@@ -27,4 +29,5 @@ class Repos:
             tokens=TokenRepo(database, clock),
             audit=AuditRepo(database),
             alerts=AlertRepo(database),
+            signals=SignalRepo(database, clock),
         )
