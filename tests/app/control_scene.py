@@ -22,6 +22,7 @@ from forebay.app.config import Config
 from forebay.app.config_values import ConfigOrigin
 from forebay.app.control_http import AdminRoutes, create_admin_app
 from forebay.app.control_limits import LimitRoutes
+from forebay.app.control_oidc import OidcDoor
 from forebay.app.control_plane import ControlPlane
 from forebay.app.control_roles import Doorkeeper
 from forebay.app.control_signals import SignalRoutes
@@ -106,7 +107,8 @@ class Scene:
             SignalRoutes(self.live, self.signals),
             self.alerts.routes,
         )
-        doorkeeper = Doorkeeper(TOKEN, self.repos.tokens)
+        foreign = OidcDoor(lambda: self.watch.config.control.oidc, self.clock)
+        doorkeeper = Doorkeeper(TOKEN, self.repos.tokens, foreign.identify)
         self.app: FastAPI = create_admin_app(parts, self.plane, doorkeeper)
 
     @property

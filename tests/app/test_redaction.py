@@ -17,7 +17,8 @@ KEY = "fb-" + "K4n4ry_-x" * 4 + "1234567"
 TOKEN = "fba-" + "T0k3n_-yy" * 4 + "1234567"
 PASSWORD = "sk-canary of a target, with (signs) in it."
 assert len(KEY) == 46
-CANARIES = (KEY, TOKEN, PASSWORD)
+SIGNED = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ1LTEifQ.c2lnbmF0dXJlX29mX2l0"
+CANARIES = (KEY, TOKEN, PASSWORD, SIGNED)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 FORBIDDEN = {
     "pydantic", "pydantic_core", "fastapi", "starlette", "sqlalchemy", "alembic", "yaml", "typer", "click",
     "rich", "anyio", "granian", "httpx", "openai", "numpy", "onnxruntime", "tokenizers", "xllamacpp",
+    "jwt", "cryptography",
 }  # fmt: skip
 OTHER_ROOMS = ("cli", "engines", "store", "testing", "app.config", "app.control", "app.up", "ledger.repo")
 TELL = """

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from tenancy_rig import ACTOR, Tenancy
 from forebay.core.errors import InvalidValue
 from forebay.core.keys import Rights
 from forebay.gateway.tenancy import (
+    Actor,
     NewKey,
     ProjectNotFound,
     Role,
@@ -68,6 +70,16 @@ def test_every_change_is_one_event_with_who_what_before_and_after(tenancy: Tenan
     assert events[8].after["revoked_ns"] is not None
 
 
+def test_an_actor_of_an_identity_provider_is_told_whole(tenancy: Tenancy) -> None:
+    issuer = f"https://login.example/{'r' * 479}"
+    actor = Actor(id=f"oidc:{'s' * 255}", name="ada@example.org", issuer=issuer[:500])
+    tenancy.teams.create_team("web", actor)
+    tenancy.teams.create_team("ads", ACTOR)
+    ads, web = tenancy.audit.load_page(limit=10)
+    assert (web.actor, ads.actor) == (actor, ACTOR)
+    assert ads.actor.issuer is None
+
+
 def test_what_changes_nothing_is_no_event(tenancy: Tenancy) -> None:
     def fail(change: Callable[[], object], *errors: type[Exception]) -> None:
         with pytest.raises(errors):
@@ -102,6 +114,7 @@ def test_a_change_whose_event_can_not_be_written_is_not_made(tenancy: Tenancy) -
         lambda: tenancy.keys.create(NewKey(name="x"), ACTOR),
         lambda: tenancy.keys.rotate(key_id, ACTOR, overlap_s=1),
         lambda: tenancy.keys.revoke(key_id, ACTOR),
+        lambda: tenancy.keys.change(key_id, lambda terms: replace(terms, name="x"), ACTOR),
         lambda: tenancy.tokens.create("x", Role.OWNER, ACTOR),
         lambda: tenancy.tokens.revoke(token_id, ACTOR),
         lambda: tenancy.teams.create_team("x", ACTOR),

@@ -16,6 +16,7 @@ from forebay.app.config_defaults import EMBEDDED_ENGINES, ENDPOINTS_BY_KIND
 from forebay.app.config_explain import suggest_hint
 from forebay.app.config_limits_checks import Found, check_limits
 from forebay.app.config_model import ControlConfig, GatewayConfig
+from forebay.app.config_oidc import check_oidc
 from forebay.app.config_problems import ConfigProblem, Severity, format_key
 from forebay.app.config_source import KeyPath, Source
 from forebay.app.config_values import ConfigOrigin
@@ -34,6 +35,7 @@ def compute_check_problems(
     """Mistakes and warnings; settings of a wrong type are passed over, since they are reported already."""
     found = [
         *_check_addresses(source.data),
+        *_check_oidc(source.data, origin),
         *_check_engines(source.data, origin),
         *_check_models(source.data, origin, env),
         *_check_prices(source.data),
@@ -100,6 +102,19 @@ def _check_addresses(data: Mapping[str, Any]) -> Iterator[Found]:
             "the admin API is open to the network",
             "use 127.0.0.1 and reach it by a tunnel",
         )
+
+
+def _check_oidc(data: Mapping[str, Any], origin: ConfigOrigin) -> Iterator[Found]:
+    section = _mapping(data.get("control")).get("oidc")
+    if not isinstance(section, Mapping):
+        return
+    place: KeyPath = ("control", "oidc")
+    for keys, message, hint in check_oidc(section):
+        yield _error((*place, *keys), message, hint)
+    ca = section.get("tls_ca")
+    if isinstance(ca, str) and (problem := find_ca_problem(origin.folder, ca)):
+        hint = "give a PEM file; relative paths start at the file's folder"
+        yield _error((*place, "tls_ca"), problem, hint)
 
 
 def _check_engines(data: Mapping[str, Any], origin: ConfigOrigin) -> Iterator[Found]:

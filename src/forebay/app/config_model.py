@@ -16,6 +16,7 @@ from forebay.app.config_alerts import AlertsConfig
 from forebay.app.config_defaults import fill_engines_and_models
 from forebay.app.config_ledger import LedgerConfig
 from forebay.app.config_limits import LimitsConfig
+from forebay.app.config_oidc import OidcConfig
 from forebay.app.config_prices import PricesConfig
 from forebay.app.config_values import (
     Bytes,
@@ -110,6 +111,10 @@ class ControlConfig(Section):
         default="127.0.0.1", description="Address to listen on; keep it on a loopback address."
     )
     port: Port = Field(default=8081, description="TCP port; 0 takes any free one.")
+    oidc: OidcConfig | None = Field(
+        default=None,
+        description="Identity provider whose tokens open the admin API as well; null asks none.",
+    )
 
 
 class LlamaCppEngine(Section):

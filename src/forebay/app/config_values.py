@@ -69,8 +69,11 @@ def _check_database(value: str, info: ValidationInfo) -> str:
     return str(_resolve_path(Path(value), info))
 
 
-def _check_url(value: str) -> str:
-    """No part of the value goes into a message: people paste addresses with passwords in them."""
+def check_url(value: str) -> str:
+    """No part of the value goes into a message: people paste addresses with passwords in them.
+
+    Raises ValueError.
+    """
     try:
         parts = urlsplit(value)
         host, port = parts.hostname, parts.port
@@ -108,7 +111,7 @@ DatabasePlace = Annotated[
     AfterValidator(_check_database),
     WithJsonSchema({"type": "string", "pattern": "^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+|[^:]+)$"}),
 ]
-Url = Annotated[str, AfterValidator(_check_url)]
+Url = Annotated[str, AfterValidator(check_url)]
 Host = Annotated[str, AfterValidator(_check_host)]
 Port = Annotated[StrictInt, Field(ge=0, le=65535)]
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]

@@ -25,6 +25,7 @@ from forebay.app.config_running import SAVED_CONFIG
 from forebay.app.config_values import ConfigOrigin
 from forebay.app.control_http import AdminRoutes, create_admin_app
 from forebay.app.control_limits import LimitRoutes
+from forebay.app.control_oidc import OidcDoor
 from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
 from forebay.app.control_roles import Doorkeeper
 from forebay.app.control_server import AdminServer
@@ -106,7 +107,8 @@ class Control:
             SignalRoutes(live, signals),
             self._alerts.routes,
         )
-        app = create_admin_app(parts, self._plane, Doorkeeper(token, repos.tokens))
+        foreign = OidcDoor(lambda: watch.config.control.oidc, clock)
+        app = create_admin_app(parts, self._plane, Doorkeeper(token, repos.tokens, foreign.identify))
         if listen_fd is None:
             listen_fd = open_listener(config.control.host, config.control.port, section="control").detach()
         self._server = AdminServer(app, listen_fd)

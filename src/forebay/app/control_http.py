@@ -147,7 +147,8 @@ def _make_document(app: FastAPI) -> dict[str, Any]:
     """FastAPI's document, with our 400 in the place of its 422, and the token that all routes need."""
     document = get_openapi(
         title=app.title, version=app.version, routes=app.routes,
-        description="Bearer token: the file admin.token in the data folder, or one made with `POST /tokens`. "
+        description="Bearer token: the file admin.token in the data folder, one made with `POST /tokens`, or "
+        "one of the identity provider that `control.oidc` names. "
         "`x-forebay-role` is the lowest role that may use a route.",
     )  # fmt: skip
     for path in document["paths"].values():

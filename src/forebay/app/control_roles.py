@@ -36,17 +36,22 @@ class Principal:
     role: Role
 
 
+Identify = Callable[[str], Awaitable[Principal | None]]
+
+
 class Doorkeeper:
     """Knows who holds which token.
 
     Args:
         admin_token: that of the file.
-        tokens: all others.
+        tokens: all others of ours.
+        identify_foreign: whose token it is, if it is one of an identity provider.
     """
 
-    def __init__(self, admin_token: str, tokens: TokenRepo) -> None:
+    def __init__(self, admin_token: str, tokens: TokenRepo, identify_foreign: Identify | None = None) -> None:
         self._digest = compute_key_digest(admin_token)
         self._tokens = tokens
+        self._identify_foreign = identify_foreign
 
     async def identify(self, authorization: str) -> Principal:
         """Whose request it is.
@@ -57,6 +62,7 @@ class Doorkeeper:
         Raises:
             Unauthenticated: no token, or none that opens anything.
             StoreError: the database refuses, and it is not the file's token.
+            ForebayError: what `identify_foreign` raises.
         """
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
@@ -68,6 +74,10 @@ class Doorkeeper:
                 found = await asyncio.to_thread(self._tokens.find_live, digest)
                 if found is not None:
                     return Principal(actor=Actor(id=found.id, name=found.name), role=found.role)
+            elif self._identify_foreign is not None:
+                foreign = await self._identify_foreign(token)
+                if foreign is not None:
+                    return foreign
         raise Unauthenticated(
             "the admin API needs a token, `Authorization: Bearer fba-...`: that of the file admin.token in "
             "the data folder, or one that `forebay tokens create` made; it may have expired or been revoked"

@@ -249,8 +249,12 @@ class TokenList(View):
 
 
 class ActorView(View):
-    id: str = Field(description="Of a token; `admin.token`, `command-line` and `forebay` are none.")
+    id: str = Field(
+        description="Of a token; `oidc:` and the subject of an identity provider's; `admin.token`, "
+        "`command-line` and `forebay` are none."
+    )
     name: str
+    issuer: str | None = Field(description="The identity provider; null for all others.")
 
 
 class AuditEventView(View):

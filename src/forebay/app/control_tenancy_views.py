@@ -97,7 +97,7 @@ def show_audit_event(event: AuditEvent) -> AuditEventView:
     return AuditEventView(
         id=event.id,
         at_s=event.at_ns / 1e9,
-        actor=ActorView(id=event.actor.id, name=event.actor.name),
+        actor=ActorView(id=event.actor.id, name=event.actor.name, issuer=event.actor.issuer),
         action=event.action,
         subject=event.subject,
         before=None if event.before is None else dict(event.before),

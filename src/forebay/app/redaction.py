@@ -1,7 +1,8 @@
 """The one sink of every log line: what must stay secret is taken out of it, wherever in the record it stood.
 
-Two kinds are known: keys and tokens of Forebay by their form, and other secrets because `secret_refs` says so
-whenever it reads one.  This is the last line of defence, not the first: nothing is meant to log a secret.
+Two kinds are known: keys and tokens of Forebay, and signed tokens, by their form, and other secrets because
+`secret_refs` says so whenever it reads one.  This is the last line of defence, not the first: nothing is
+meant to log a secret.
 """
 
 import logging
@@ -14,6 +15,8 @@ LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 SECRETS_MAX: Final = 4096  #: of other systems; beyond it the one learned first is forgotten
 SECRET_CHARS_MIN: Final = 4  #: a shorter one stands in every other word, and can't be taken out
 _OWN: Final = re.compile(r"(fba?-)[A-Za-z0-9_-]{43}")
+#: A signed token of an identity provider: `{"` in base64, and two more parts.
+_SIGNED: Final = re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _GONE: Final = "[redacted]"
 
 
@@ -37,7 +40,7 @@ class Redactor:
     def redact(self, text: str) -> str:
         if self._pattern is not None:
             text = self._pattern.sub(_GONE, text)
-        return _OWN.sub(rf"\1{_GONE}", text)
+        return _SIGNED.sub(_GONE, _OWN.sub(rf"\1{_GONE}", text))
 
 
 #: Of this process, as logging itself is: a secret that any part of it has read is in no line of any other.

@@ -37,7 +37,7 @@ def _describe(event: AuditEvent) -> dict[str, object]:
     return {
         "id": event.id,
         "at": format_moment(event.at_ns),
-        "actor": {"id": event.actor.id, "name": event.actor.name},
+        "actor": {"id": event.actor.id, "name": event.actor.name, "issuer": event.actor.issuer},
         "action": event.action,
         "subject": event.subject,
         "before": event.before,

@@ -13,6 +13,7 @@ from forebay.cli.doctor_machine import (
     check_packages,
     check_python,
 )
+from forebay.cli.doctor_oidc import check_identity_provider
 from forebay.cli.doctor_running import check_ports, check_running
 from forebay.cli.doctor_targets import check_targets
 from forebay.cli.finding import Finding, Verdict
@@ -44,6 +45,7 @@ def examine(file: Path | None) -> list[Finding]:
     findings += [*check_data_folder(config), check_disk(config), check_limits(config)]
     findings += check_engines(config)
     findings += check_targets(config)
+    findings += check_identity_provider(config)
     findings += check_ports(config)
     findings += check_running(config)
     if finding.verdict is not Verdict.FAIL:

@@ -48,8 +48,9 @@ def append_audit(connection: Connection, actor: Actor, change: Change, now_ns: i
     connection.execute(
         insert(audit).values(
             at_ns=now_ns,
-            actor_id=actor.id[:40],
+            actor_id=actor.id[:300],
             actor_name=actor.name[:200],
+            actor_issuer=None if actor.issuer is None else actor.issuer[:500],
             action=change.action,
             subject=change.subject,
             before=_encode(change.before),
@@ -89,7 +90,7 @@ def _make_event(row: RowMapping) -> AuditEvent:
     return AuditEvent(
         id=row["id"],
         at_ns=row["at_ns"],
-        actor=Actor(id=row["actor_id"], name=row["actor_name"]),
+        actor=Actor(id=row["actor_id"], name=row["actor_name"], issuer=row["actor_issuer"]),
         action=row["action"],
         subject=row["subject"],
         before=before,

@@ -86,8 +86,10 @@ audit = Table(
     metadata,
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("at_ns", BigInteger, nullable=False),
-    Column("actor_id", String(40), nullable=False),
+    # SQLite holds no text to its length, and keeps the type that the column was made with.
+    Column("actor_id", String(300).with_variant(String(40), "sqlite"), nullable=False),
     Column("actor_name", String(200), nullable=False),
+    Column("actor_issuer", String(500)),  # of an identity provider's token
     Column("action", String(40), nullable=False),
     Column("subject", String(250), nullable=False),
     Column("before", Text),  # JSON, without secrets

@@ -69,6 +69,7 @@ class Actor:
 
     id: str
     name: str
+    issuer: str | None = None  #: of an identity provider's token: whose subject `id` is
 
 
 #: The control plane itself, at its first start.
