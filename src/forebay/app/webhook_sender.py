@@ -5,14 +5,17 @@ its first bytes, and no secret is in any word of a result.
 """
 
 import asyncio
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 from forebay.app.config_alerts import REFERENCES, WebhookConfig, check_webhook_url
 from forebay.app.redaction import redactor
 from forebay.app.secret_refs import read_secret
-from forebay.app.webhook_signing import decode_secret, sign
+from forebay.app.webhook_signing import SECRET_PREFIX, decode_secret, sign
 from forebay.core.clock import Clock
 from forebay.core.errors import ConnectFailed, ConnectTimeout, ForebayError
 from forebay.net.client import Client, parse_address
@@ -23,9 +26,13 @@ from forebay.version import __version__
 TOTAL_S: Final = 10.0  #: for one try, from connecting to the answer's head
 CONNECT_S: Final = 5.0
 CONNECTIONS_MAX: Final = 8  #: to one webhook
+THREADS_MAX: Final = 4  #: of one webhook
 ANSWER_SHOWN_CHARS: Final = 200
+PLACE_SECRET_CHARS_MIN: Final = 12  #: a shorter path is a word that stands in other texts, and guards nothing
 ANSWER_MAX_BYTES: Final = 64 * 1024
 RETRY_AFTER_MAX_S: Final = 3600.0
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +59,22 @@ class WebhookSender:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._client: Client | None = None
+        # Each webhook has threads of its own for files and names, whose waits nobody can end: a name server
+        # or a file system that hangs holds up no other webhook, and nothing else in this process.
+        self._threads: dict[str, ThreadPoolExecutor] = {}
 
     async def send(self, webhook: WebhookConfig, message_id: str, body: bytes) -> Sent:
         """Never raises for what the receiver or the network does."""
         began_ns = self._clock.monotonic_ns()
         try:
-            url, key = await asyncio.to_thread(_resolve, webhook)
+            async with asyncio.timeout(TOTAL_S):
+                url, key = await self._call(webhook, _resolve, webhook)
+                await self._call(webhook, _find_host, url)
             sent = await self._exchange(webhook, url, self._make_head(url, key, message_id, body), body)
         except LookupError as error:
             sent = Sent(error=str(error))
+        except TimeoutError:
+            sent = Sent(error=f"its host or a file was not found within {TOTAL_S:g} s")
         except (ConnectFailed, ConnectTimeout) as error:
             sent = Sent(error=error.message)
         except ForebayError:
@@ -72,6 +86,17 @@ class WebhookSender:
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _call(
+        self, webhook: WebhookConfig, function: Callable[..., Result], *arguments: object
+    ) -> Result:
+        """In a thread of the webhook's own."""
+        threads = self._threads.get(webhook.url)
+        if threads is None:
+            threads = self._threads[webhook.url] = ThreadPoolExecutor(THREADS_MAX, "webhook")
+        return await asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
 
     def _make_head(self, url: str, key: bytes, message_id: str, body: bytes) -> bytes:
         address, _ = parse_address(url)
@@ -98,7 +123,7 @@ class WebhookSender:
         try:
             async with asyncio.timeout(TOTAL_S):
                 # In a thread: the system's certificates take many milliseconds to load.
-                origin = await asyncio.to_thread(client.origin, address, CONNECTIONS_MAX, webhook.url)
+                origin = await self._call(webhook, client.origin, address, CONNECTIONS_MAX, webhook.url)
                 connection = await origin.connect(CONNECT_S)
                 connection.send(head, body, ANSWER_MAX_BYTES)
                 return _judge(connection, await connection.some())
@@ -123,12 +148,33 @@ def _resolve(webhook: WebhookConfig) -> tuple[str, bytes]:
     try:
         if url.startswith(REFERENCES):
             url = check_webhook_url(read_secret(url))
+            _keep_place_from_logs(url)
     except (LookupError, ValueError) as error:
         raise LookupError(f"its address can't be had: {error}") from None
     try:
-        return url, decode_secret(read_secret(webhook.secret))
+        secret = read_secret(webhook.secret)
+        redactor.learn(secret.removeprefix(SECRET_PREFIX))
+        return url, decode_secret(secret)
     except (LookupError, ValueError) as error:
         raise LookupError(f"its secret can't be had: {error}") from None
+
+
+def _keep_place_from_logs(url: str) -> None:
+    """A receiver may repeat a secret address without its host, as pages that say "not found" do."""
+    parts = urlsplit(url)
+    for place in (parts.path.strip("/"), parts.query):
+        if len(place) >= PLACE_SECRET_CHARS_MIN:
+            redactor.learn(place)
+
+
+def _find_host(url: str) -> None:
+    """Looks the host up once, so that the client's own look finds it.  Raises LookupError."""
+    address, _ = parse_address(url)
+    try:
+        socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        words = getattr(error, "strerror", None) or "not a name that can be looked up"
+        raise LookupError(f"the host {address.host} can't be found: {words}") from None
 
 
 def _judge(connection: Connection, data: bytes) -> Sent:

@@ -21,7 +21,7 @@ from forebay.core.errors import (
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource
 from forebay.gateway.model import Dialect, Exchange
 from forebay.gateway.records import Recorder
-from forebay.gateway.relay import JSON_TYPE, Answer, Relay, build_headers
+from forebay.gateway.relay import JSON_TYPE, Answer, Relay, build_headers, hide_secret
 
 logger = logging.getLogger("forebay.gateway")
 
@@ -50,7 +50,8 @@ class Ending:
             secret: the target's credentials, which an error may echo and no caller may see.
         """
         if answer.status < 300:
-            self.finish_good(exchange, answer.content_type, answer.body, answer.status)
+            body = hide_secret(answer.body, secret)
+            self.finish_good(exchange, answer.content_type, body, answer.status)
             return
         answer = self._relay.translate_error(answer, secret, exchange)
         exchange.answer_bytes = len(answer.body)
