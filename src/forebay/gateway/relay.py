@@ -319,7 +319,7 @@ def build_headers(exchange: Exchange, content_type: bytes) -> str:
 
 
 def hide_secret(body: bytes, secret: bytes) -> bytes:
-    """A good answer; one that is no JSON object, such as a page, without credentials that a target repeats."""
+    """A good answer; where it is no JSON object, such as a page, without credentials that it repeats."""
     return body if body.startswith(b"{") else _redact(body, secret)
 
 
