@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from pydantic import AfterValidator, ConfigDict, Field, StrictFloat, StrictInt, WithJsonSchema
 
+from forebay.app.config_queue import QueueConfig
 from forebay.app.config_signals import (
     AMOUNT_MAX,
     SIGNALS_MAX,
@@ -235,6 +236,9 @@ class LimitsConfig(Section):
     signals: Annotated[Mapping[SignalName, SignalConfig], Field(max_length=SIGNALS_MAX)] = Field(
         default={},
         description="What applications may report of their projects, by the names that expressions use.",
+    )
+    queue: QueueConfig = Field(
+        default=QueueConfig(), description="How requests may wait for limits, in each worker."
     )
     rules: Annotated[tuple[LimitConfig, ...], Field(max_length=10_000)] = Field(
         default=(), description="All that apply to a request hold at once."

@@ -62,6 +62,7 @@ def compile_snapshot(
         limits=_compile_limits(config),
         quotas=tuple(compiled.limits[limit_id] for limit_id in sorted(compiled.limits)),
         quota_when_away=config.limits.when_away,
+        quota_queue=config.limits.queue.compile(),
         quota_workers=workers,
         quota_allow_unpriced=config.limits.unpriced == "allow",
         prices=config.prices.price_book.prices if _counts_cost(compiled) else (),
