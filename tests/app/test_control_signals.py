@@ -99,13 +99,18 @@ def test_the_loop_follows_reports_without_another_snapshot(scene: Scene, client:
     assert scene.plane.snapshot_state.hash == before
 
 
-def test_an_operator_reports_and_a_viewer_looks(scene: Scene, client: TestClient) -> None:
-    for role, status in ((Role.VIEWER, 403), (Role.OPERATOR, 200)):
+def test_a_reporter_reports_a_viewer_looks_an_operator_does_both(scene: Scene, client: TestClient) -> None:
+    allowed = {
+        Role.REPORTER: (200, 403, 403),
+        Role.VIEWER: (403, 200, 403),
+        Role.OPERATOR: (200, 200, 200),
+        Role.OWNER: (200, 200, 200),
+    }
+    for role in Role:
         _, token = scene.repos.tokens.create("n", role, FOREBAY)
         client.headers["authorization"] = f"Bearer {token}"
-        assert put(client, {"value": 1}).status_code == status
-        assert client.get(PATH).status_code == 200
-        assert client.delete(f"{PATH}/ccu").status_code == status
+        found = put(client, {"value": 1}), client.get(PATH), client.delete(f"{PATH}/ccu")
+        assert tuple(answer.status_code for answer in found) == allowed[role]
     del client.headers["authorization"]
     assert put(client, {"value": 1}).status_code == 401
 

@@ -74,7 +74,8 @@ def list_operations(scene: Scene) -> list[tuple[str, str, Role]]:
 
 
 def fill(path: str) -> str:
-    return path.format(team="t", project="p", key_id="key_0000000000000000", token_id="tok_0000000000000000")
+    ids = {"key_id": "key_0000000000000000", "token_id": "tok_0000000000000000"}
+    return path.format(team="t", project="p", name="ccu", **ids)
 
 
 @pytest.mark.parametrize("role", list(Role))
@@ -90,7 +91,7 @@ def test_a_token_opens_what_its_role_includes_and_nothing_else(scene: Scene, rol
         else:
             assert code_of(response) == (403, "role_too_low"), (method, path)
             assert needed.value in response.json()["error"]["message"]
-    if role is Role.VIEWER:
+    if role in (Role.REPORTER, Role.VIEWER):
         assert (scene.keys.list(), scene.repos.tokens.list(), scene.repos.teams.list_teams()) == before
 
 
@@ -98,6 +99,8 @@ def test_reading_takes_a_viewer_changing_an_operator_and_letting_in_an_owner(sce
     for method, path, needed in list_operations(scene):
         if path.startswith("/tokens"):
             assert needed is Role.OWNER
+        elif method == "PUT" and "/signals/" in path:
+            assert needed is Role.REPORTER
         else:
             assert needed is (Role.VIEWER if method == "GET" else Role.OPERATOR), (method, path)
 

@@ -38,8 +38,8 @@ def report(whole: Whole, token: str, **body: float) -> float:
 
 
 def make_token(whole: Whole) -> str:
-    """An operator's, which an application would have."""
-    return whole.command("tokens", "create", "game-server", "--role", "operator").stdout.split()[0]
+    """One that an application would have."""
+    return whole.command("tokens", "create", "game-server", "--role", "reporter").stdout.split()[0]
 
 
 def get_limit(whole: Whole) -> dict[str, Any]:

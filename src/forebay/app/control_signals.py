@@ -72,7 +72,7 @@ class SignalRoutes:
         signal = project + "/{name}"
         add("GET", "/signals", self.list_all, "What all projects have reported")
         add("GET", project, self.list_signals, "What a project has reported")
-        add("PUT", signal, self.put_signal, "Report a signal", role=Role.OPERATOR)
+        add("PUT", signal, self.put_signal, "Report a signal", role=Role.REPORTER)
         add("DELETE", signal, self.delete_signal, "Remove a signal", role=Role.OPERATOR)
 
     async def list_all(self) -> SignalList:

@@ -224,7 +224,10 @@ class KeyList(View):
 
 class TokenCreate(View):
     name: Name = Field(description="Who or what holds it.")
-    role: Role = Field(description="`viewer` reads, `operator` changes keys and projects, `owner` all.")
+    role: Role = Field(
+        description="`reporter` reports signals, `viewer` reads, `operator` does both and changes "
+        "keys and projects, `owner` does all."
+    )
     expires_in_s: Lifetime | None = Field(
         default=None, description="Seconds until it opens nothing any more; null is never."
     )

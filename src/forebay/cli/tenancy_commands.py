@@ -126,7 +126,11 @@ def tokens_create(
     name: Annotated[str, typer.Argument(help="Who or what holds it.")],
     role: Annotated[
         str,
-        typer.Option("--role", help="viewer reads, operator changes keys and projects, owner everything."),
+        typer.Option(
+            "--role",
+            help="viewer reads, operator changes keys and projects, owner everything; reporter only reports "
+            "signals.",
+        ),
     ] = "viewer",
     expires: Expires = None,
     as_json: AsJson = False,

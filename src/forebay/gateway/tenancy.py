@@ -52,14 +52,18 @@ class KeyEnded(CallerError):
 
 
 class Role(StrEnum):
-    """What a token of the admin API may do; each includes those before it."""
+    """What a token of the admin API may do; see `includes`."""
 
+    REPORTER = "reporter"  #: reports signals, and nothing else: what lies in an application lets nobody in
     VIEWER = "viewer"  #: reads
     OPERATOR = "operator"  #: keys, teams, projects
     OWNER = "owner"  #: tokens as well
 
     def includes(self, other: "Role") -> bool:
+        """Whether it may do what another may: each includes those before it, but a viewer reports nothing."""
         order = list(Role)
+        if self is Role.VIEWER:
+            return other is Role.VIEWER
         return order.index(self) >= order.index(other)
 
 
