@@ -1,6 +1,7 @@
 """The way of an alert to its webhooks: tried until it has arrived, by one at a time, none behind another."""
 
 import asyncio
+import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -11,7 +12,9 @@ from control_scene import AUTH
 from fastapi.testclient import TestClient
 from webhook_rig import is_signed
 
+from forebay.app import webhook_sender
 from forebay.app.alert_setup import AlertParts
+from forebay.app.config_alerts import AlertsConfig
 from forebay.core.limits import Kind, Limit, Measure, Period
 from forebay.gateway.alerts import DeliveryState
 from forebay.gateway.policy.lending import Standing
@@ -27,7 +30,7 @@ def make_scene(folder: Path, *urls: str) -> AlertScene:
     return AlertScene(folder, make_yaml(folder, *urls))
 
 
-def tell(scene: AlertScene, count: int) -> None:
+def tell(scene: AlertScene, count: int, config: AlertsConfig | None = None) -> None:
     """So many alerts of as many owners."""
     now_ns = scene.clock.wall_ns()
     standings = [
@@ -48,7 +51,7 @@ def tell(scene: AlertScene, count: int) -> None:
         )
         for number in range(count)
     ]
-    choose = scene.watch.config.alerts.choose_webhooks
+    choose = (config or scene.watch.config.alerts).choose_webhooks
     scene.repos.alerts.tell([(standing, now_ns) for standing in standings], choose)
 
 
@@ -110,6 +113,34 @@ def test_a_receiver_that_stalls_holds_up_no_other(tmp_path: Path, monkeypatch: p
             assert len(slow.requests) == 4, "no more are in flight"
             assert len(quick.requests) == 20
             await stop(loops)
+            scene.close()
+
+    run(scenario)
+
+
+def test_a_file_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one on a file system that is away: nobody can end the wait for it."""
+    hurry(monkeypatch)
+    monkeypatch.setattr(webhook_sender, "TOTAL_S", 0.2)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    async def scenario() -> None:
+        async with ScriptedUpstream(OK) as receiver:
+            scene = make_scene(tmp_path, receiver.origin + "/quick")
+            quick = scene.watch.config.alerts.webhooks[0]
+            hung = quick.model_copy(update={"url": receiver.origin + "/hung", "secret": f"file:{pipe}"})
+            config = AlertsConfig(webhooks=(hung, quick))
+            parts = AlertParts(scene.quota, scene.database, lambda: config, scene.clock)
+            tell(scene, 8, config)
+            loops = asyncio.create_task(parts.run())
+            await until(lambda: states(scene)[DeliveryState.DELIVERED] == 8, "all are with the quick one")
+            shown = scene.told()[0].deliveries[0]
+            await until(lambda: scene.told()[0].deliveries[0].attempts > 1, "the other is tried again")
+            assert (shown.webhook, shown.state) == (hung.url, DeliveryState.WAITING)
+            await asyncio.wait_for(asyncio.to_thread(lambda: None), 5)
+            await stop(loops)
+            os.close(os.open(pipe, os.O_RDWR))  # lets go whoever waits for a writer
             scene.close()
 
     run(scenario)

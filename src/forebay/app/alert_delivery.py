@@ -70,9 +70,7 @@ class AlertDelivery:
 
     async def _look(self, group: asyncio.TaskGroup) -> None:
         try:
-            for webhook, claim in await self._claim_all():
-                self._in_flight[webhook.url] += 1
-                group.create_task(self._deliver(webhook, claim))
+            await self._claim_all(group)
             self._error = None
         except Exception as error:  # the loop's outer edge: what is due stays due
             known = isinstance(error, OSError | ForebayError)
@@ -80,20 +78,20 @@ class AlertDelivery:
                 logger.error("alerts can't be sent: %s", error, exc_info=None if known else error)
             self._error = str(error)
 
-    async def _claim_all(self) -> list[tuple[WebhookConfig, Claim]]:
-        config = self._get_config()
-        if not config.webhooks:
-            return []
+    async def _claim_all(self, group: asyncio.TaskGroup) -> None:
+        webhooks = self._get_config().webhooks
+        if not webhooks:
+            return
         now_ns = self._clock.wall_ns()
         due = await asyncio.to_thread(self._repo.count_due, now_ns)
-        found: list[tuple[WebhookConfig, Claim]] = []
-        for webhook in config.webhooks:
+        for webhook in webhooks:
             count = min(due.get(webhook.url, 0), IN_FLIGHT_MAX - self._in_flight[webhook.url])
             if count > 0:
                 until_ns = now_ns + int(CLAIM_S * 1e9)
                 claims = await asyncio.to_thread(self._repo.claim, webhook.url, count, now_ns, until_ns)
-                found += [(webhook, claim) for claim in claims]
-        return found
+                for claim in claims:
+                    self._in_flight[webhook.url] += 1
+                    group.create_task(self._deliver(webhook, claim))
 
     async def _deliver(self, webhook: WebhookConfig, claim: Claim) -> None:
         try:
