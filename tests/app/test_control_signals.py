@@ -11,6 +11,7 @@ from control_scene import AUTH, Scene
 from fastapi.testclient import TestClient
 from httpx import Response
 
+from forebay.core.keys import Rights
 from forebay.gateway.signals import TTL_MAX_S, VALUE_MAX, make_report
 from forebay.gateway.tenancy import FOREBAY, NewKey, Role
 
@@ -82,7 +83,7 @@ def test_the_loop_follows_reports_without_another_snapshot(scene: Scene, client:
     async def follow(amount: int) -> None:
         task = asyncio.get_running_loop().create_task(scene.live.run())
         async with asyncio.timeout(20):
-            while [limit.amount for limit, _ in scene.quota.list_left() if limit.expression] != [amount]:
+            while get_amount(scene) != amount:
                 await asyncio.sleep(0.01)
         task.cancel()
 
@@ -97,6 +98,86 @@ def test_the_loop_follows_reports_without_another_snapshot(scene: Scene, client:
     asyncio.run(follow(606))
     scene.refresh()
     assert scene.plane.snapshot_state.hash == before
+
+
+def test_teams_projects_and_keys_have_the_load_that_is_theirs(tmp_path: Path) -> None:
+    rules = "".join(
+        f"    - {rule}\n"
+        for rule in (
+            "{each: team, requests: ccu, per: day}",
+            "{each: project, requests: 2 * ccu, per: day}",
+            "{each: key, requests: 3 * ccu, per: day}",
+            "{team: default, cost_usd: ccu / 1000, per: day}",
+            "{team: default, concurrent_requests: 7}",
+        )
+    )
+    scene = Scene(
+        tmp_path, f"limits:\n  unpriced: allow\n  signals: {{ccu: {{default: 5}}}}\n  rules:\n{rules}"
+    )
+    scene.repos.teams.put_project("default", "chat", Rights(), FOREBAY)
+    keys = [
+        scene.keys.create(NewKey(name=project, project=project), FOREBAY)[0].entry.id
+        for project in ("default", "chat", "default")
+    ]
+    for project, value, ttl_s in (("default", 100, None), ("chat", 10, 3)):
+        scene.signals.report("default", project, "ccu", make_report(value, ttl_s), FOREBAY)
+
+    def get_amounts() -> dict[str, int]:
+        scene.refresh()
+        return {f"{limit.owner} {limit.measure.value}": limit.amount for limit, _ in scene.quota.list_left()}
+
+    first = get_amounts()
+    expected = {
+        "team default requests": 110,
+        "project default/default requests": 200,
+        "project default/chat requests": 20,
+        f"key {keys[0]} requests": 300,
+        f"key {keys[1]} requests": 30,
+        f"key {keys[2]} requests": 300,
+        "team default cost_usd": 110_000_000,
+        "team default concurrent_requests": 7,
+    }
+    assert first == expected
+    deadline = time.monotonic() + 20
+    while get_amounts() == expected and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert get_amounts() == expected | {
+        "team default requests": 105,
+        "project default/chat requests": 10,
+        f"key {keys[1]} requests": 15,
+        "team default cost_usd": 105_000_000,
+    }
+    scene.close()
+
+
+def test_while_the_database_is_away_reports_hold_for_their_time(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.signals.report("default", "default", "ccu", make_report(100, 2), FOREBAY)
+    scene.refresh()
+    scene.database.close()
+    for name in ("forebay.db-wal", "forebay.db-shm"):
+        (scene.defaults.data_path / name).unlink(missing_ok=True)
+    scene.defaults.database_path.write_bytes(b"this is no database" * 1000)
+    assert get_amount(scene) == 750
+
+    async def follow() -> None:
+        task = asyncio.get_running_loop().create_task(scene.live.run())
+        async with asyncio.timeout(20):
+            while get_amount(scene) == 750:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)
+        task.cancel()
+
+    asyncio.run(follow())
+    assert get_amount(scene) == 606
+    told = [record for record in caplog.records if "can't follow what is reported" in record.message]
+    assert len(told) == 1
+
+
+def get_amount(scene: Scene) -> int:
+    (amount,) = (limit.amount for limit, _ in scene.quota.list_left() if limit.expression)
+    return amount
 
 
 def test_a_reporter_reports_a_viewer_looks_an_operator_does_both(scene: Scene, client: TestClient) -> None:

@@ -9,15 +9,14 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import lru_cache
 from typing import Final
 
 from forebay.app.config_signals import SignalConfig, compile_signals, find_unit
 from forebay.app.quota_server import QuotaServer
 from forebay.core.clock import Clock
-from forebay.core.expressions import Expression, parse_combined
+from forebay.core.expressions import parse_combined
 from forebay.core.keys import KeyEntry
-from forebay.core.limits import Limit
+from forebay.core.limits import Limit, Measure
 from forebay.core.routes import Snapshot
 from forebay.gateway.policy.meter import Now
 from forebay.gateway.policy.signals import Reading, SignalBoard, Source
@@ -26,7 +25,7 @@ from forebay.gateway.signals import SignalRecord
 from forebay.store.errors import StoreError
 
 POLL_S: Final = 0.25  #: between two looks at whether another process took a report
-SPACING_S: Final = 0.1  #: between two evaluations, however many reports come
+SPACING_S: Final = 0.2  #: between two evaluations, however many reports come
 
 logger = logging.getLogger("forebay.control")
 
@@ -44,7 +43,9 @@ class LiveAmounts:
         self._clock = clock
         self._board = SignalBoard()
         self._signals: Mapping[str, SignalConfig] = {}
-        self._sources: dict[Source, list[str]] = {}  # with the limits that have the amount
+        self._quotas: tuple[Limit, ...] = ()
+        self._keys: tuple[KeyEntry, ...] = ()
+        self._sources: list[tuple[Source, list[str]]] = []  # with the limits that have the amount
         self._by_limit: dict[str, Source] = {}
         self._stamp: tuple[int, int] | None = None  # of the reports that the board has
         self._looking = asyncio.Lock()  # of two looks, the later one sees what is newer
@@ -61,10 +62,10 @@ class LiveAmounts:
         if signals != self._signals:
             self._signals = signals
             self._board.set_rules(compile_signals(signals))
-        self._by_limit = dict(_find_sources(snapshot))
-        self._sources = {}
-        for limit_id, source in self._by_limit.items():
-            self._sources.setdefault(source, []).append(limit_id)
+        if snapshot.quotas != self._quotas or snapshot.keys != self._keys:
+            self._quotas, self._keys = snapshot.quotas, snapshot.keys
+            self._sources = _find_sources(snapshot)
+            self._by_limit = {limit_id: source for source, ids in self._sources for limit_id in ids}
         return self._compute()
 
     def note_report(self) -> None:
@@ -126,7 +127,7 @@ class LiveAmounts:
         now = self._now()
         return {
             limit_id: amount
-            for source, limit_ids in self._sources.items()
+            for source, limit_ids in self._sources
             for amount in (self._board.compute_amount(source, now),)
             for limit_id in limit_ids
         }
@@ -135,20 +136,25 @@ class LiveAmounts:
         return Now(self._clock.monotonic_ns(), self._clock.wall_ns())
 
 
-_parse = lru_cache(maxsize=1000)(parse_combined)
-
-
-def _find_sources(snapshot: Snapshot) -> Mapping[str, Source]:
-    """By the ids of limits that have an expression."""
+def _find_sources(snapshot: Snapshot) -> list[tuple[Source, list[str]]]:
+    """What the amounts of limits with an expression are computed from; those of the same project share it."""
     limits = [limit for limit in snapshot.quotas if limit.expression]
     keys = {key.id: key for key in snapshot.keys} if limits else {}
-    return {limit.id: _find_source(limit, _parse(limit.expression), keys) for limit in limits}
+    found: dict[tuple[str, Measure, str, str], list[str]] = {}
+    for limit in limits:
+        place = (limit.expression, limit.measure, *_find_place(limit, keys))
+        found.setdefault(place, []).append(limit.id)
+    parsed = {text: parse_combined(text) for text in {limit.expression for limit in limits}}
+    return [
+        (Source(parsed[text], team, project, *find_unit(measure)), ids)
+        for (text, measure, team, project), ids in found.items()
+    ]
 
 
-def _find_source(limit: Limit, expression: Expression, keys: Mapping[str, KeyEntry]) -> Source:
+def _find_place(limit: Limit, keys: Mapping[str, KeyEntry]) -> tuple[str, str]:
+    """Team and project whose reports count; no project where those of all the team's do."""
     kind, _, name = limit.owner.partition(" ")  # as `Limit.owner` says
-    team, _, project = name.partition("/")
     if kind == "key":
-        team, project = keys[name].team, keys[name].project
-    unit, maximum = find_unit(limit.measure)
-    return Source(expression=expression, team=team, project=project, unit=unit, maximum=maximum)
+        return keys[name].team, keys[name].project
+    team, _, project = name.partition("/")
+    return team, project
