@@ -47,6 +47,8 @@ prices:
       from: 2026-01-31T01:00:00+01:00
       usd_per_second: 0.0005
       usd_per_request: 0
+      usd_per_unit: {searches: "0.01", pages: 0.0000007}
+      usd_per_mtok: {input_cache_write: 3.125}
 """,
     )
     assert prices.price_book.prices == (
@@ -56,7 +58,14 @@ prices:
             from_ns=DAY_NS,
             rates=Rates(input=Decimal("2.5"), input_cached=Decimal("1.25"), output=Decimal(10)),
         ),
-        Price(pool="gpu", from_ns=DAY_NS, usd_per_second=Decimal("0.0005"), usd_per_request=Decimal(0)),
+        Price(
+            pool="gpu",
+            from_ns=DAY_NS,
+            usd_per_second=Decimal("0.0005"),
+            usd_per_request=Decimal(0),
+            usd_per_unit=(("pages", Decimal("0.0000007")), ("searches", Decimal("0.01"))),
+            rates=Rates(input_cache_write=Decimal("3.125")),
+        ),
     )
     assert prices.price_book is prices.price_book
 

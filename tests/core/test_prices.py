@@ -57,6 +57,38 @@ def test_a_bill_by_hand() -> None:
     assert compute_cost(tokens, 1_500_000_000, price) == 2_500_000 + 250_000 + 600_000 + 100_000 + 3_000_000
 
 
+def test_units_are_charged_as_the_price_says() -> None:
+    tokens = Tokens(input=1000, output=0)
+    plain = Price(rates=Rates(input=Decimal(1), output=Decimal(1)))
+    searched = replace(plain, usd_per_unit=(("pages", Decimal(0)), ("searches", Decimal("0.01"))))
+    units = (("searches", 3), ("pages", 70))
+    assert compute_cost(tokens, 0, searched, units) == 1_000_000 + 3 * 10_000_000
+    assert compute_cost(tokens, 0, searched, (("searches", 0),)) == 1_000_000
+    assert compute_cost(tokens, 0, searched) == 1_000_000, "targets leave out what was not used"
+    assert compute_cost(tokens, 0, plain, units) == 1_000_000, "it charges for no unit at all"
+    assert compute_cost(tokens, 0, searched, (("clips", 1),)) is None, "it has no price for this one"
+    assert compute_cost(tokens, 0, searched, (("clips", 0),)) == 1_000_000, "none cost nothing"
+    alone = Price(usd_per_unit=(("searches", Decimal("0.000000000001")),))
+    assert compute_cost(Tokens(), 5, alone, (("searches", 1500),)) == 2, "1.5 nano-USD, a half upwards"
+    assert compute_cost(Tokens(), 5, alone, (("searches", 499),)) == 0
+    assert plain.id == Price(rates=plain.rates, usd_per_unit=()).id != searched.id
+    assert '"usd_per_unit":{"pages":"0","searches":"0.01"}' in searched.describe()
+
+
+unit_counts = st.dictionaries(st.sampled_from(["a", "b"]), counts).map(lambda units: tuple(units.items()))
+
+
+@given(one=unit_counts, other=unit_counts, per_unit=st.fixed_dictionaries({"a": amounts, "b": amounts}))
+def test_units_add_up_exactly(
+    one: tuple[tuple[str, int], ...], other: tuple[tuple[str, int], ...], per_unit: dict[str, Decimal]
+) -> None:
+    charge = Charge(Price(usd_per_unit=tuple(per_unit.items())))
+    together = charge.compute_exact(Tokens(), 0, one + other)
+    parts = charge.compute_exact(Tokens(), 0, one), charge.compute_exact(Tokens(), 0, other)
+    assert together == sum(part or 0 for part in parts)
+    assert together == sum(Fraction(per_unit[name]) * 10**9 * count for name, count in one + other)
+
+
 @given(one=usages, other=usages, first=durations, second=durations, price=prices)
 def test_costs_add_up_exactly_before_they_are_rounded(
     one: Tokens, other: Tokens, first: int, second: int, price: Price

@@ -48,7 +48,12 @@ BOOK = PriceBook(
             rates=Rates(input=Decimal("0.05"), input_cached=Decimal("0.01"), output=Decimal(2)),
         ),
         Price(target="t", usd_per_request=Decimal("0.001"), rates=Rates(input=Decimal(1), output=Decimal(1))),
-        Price(target="t", pool="p", usd_per_second=Decimal("0.0003")),
+        Price(
+            target="t",
+            pool="p",
+            usd_per_second=Decimal("0.0003"),
+            usd_per_unit=(("searches", Decimal("0.01")), ("b'\"]{$.é", Decimal("0.0000007"))),
+        ),
     )
 )
 

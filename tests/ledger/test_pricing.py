@@ -76,6 +76,31 @@ def test_records_that_came_before_their_price_are_priced_later(world: World) -> 
     assert (correction.at_ns, correction.changed, correction.cost_nano_usd_after) == (5, 2, 118_100)
 
 
+def test_units_are_charged_and_charged_the_same_anew(world: World) -> None:
+    book = PriceBook((Price(rates=BOOK.prices[0].rates, usd_per_unit=(("searches", Decimal("0.01")),)),))
+    tokens = Tokens(input=1000, input_cache_write=1000, output=10)
+    world.write(
+        spent(1, HOUR0_NS, tokens=tokens, units=(("searches", 2),)),
+        spent(2, HOUR0_NS, tokens=tokens, units=(("searches", 0),)),
+        spent(3, HOUR0_NS, tokens=tokens),
+        spent(4, HOUR0_NS, tokens=tokens, units=(("clips", 1),)),
+    )
+    world.make_ingester(book=book).ingest_once()
+    of_tokens, price_id = 2 * 37_100 + 11_000, book.prices[0].id
+    costs = [
+        (price_id, of_tokens + 20_000_000),
+        (price_id, of_tokens),
+        (price_id, of_tokens),
+        (price_id, None),
+    ]
+    assert load_costs(world) == costs
+    assert reprice(world.database, book, since_ns=None, until_ns=None, now_ns=1).changed == 0
+    dearer = PriceBook((Price(rates=BOOK.prices[0].rates, usd_per_unit=(("searches", Decimal("0.02")),)),))
+    assert reprice(world.database, dearer, since_ns=None, until_ns=None, now_ns=1).changed == 4
+    assert reprice(world.database, book, since_ns=None, until_ns=None, now_ns=1).changed == 4
+    assert load_costs(world) == costs, "the record and the price alone say what it costs"
+
+
 @settings(max_examples=15)
 @given(
     events=st.lists(event_strategy, min_size=1, max_size=25),

@@ -19,13 +19,14 @@ from forebay.app.config_model import ControlConfig, GatewayConfig
 from forebay.app.config_oidc import check_oidc
 from forebay.app.config_problems import ConfigProblem, Severity, format_key
 from forebay.app.config_source import KeyPath, Source
+from forebay.app.config_usage_checks import check_priced_units, check_usage, list_units
 from forebay.app.config_values import ConfigOrigin
 from forebay.engines.model import EngineRefused
 from forebay.engines.weights import EMBEDDED_PREFIX, read_gguf_header
 
 _OWN_PROCESS: Final = re.compile(r"control|worker-\d+")
 _ENGINE_FORBIDS: Final = ("api_key", "tls_ca")
-_PRICE_KEYS: Final = ("usd_per_mtok", "usd_per_request", "usd_per_second")
+_PRICE_KEYS: Final = ("usd_per_mtok", "usd_per_request", "usd_per_second", "usd_per_unit")
 _PRICE_PLACE: Final = ("model", "target", "pool", "tier", "from")
 
 
@@ -174,6 +175,7 @@ def _check_models(data: Mapping[str, Any], origin: ConfigOrigin, env: Mapping[st
             path, target, engines, _mapping(_mapping(models).get(name)).get("endpoints")
         )
         yield from _check_target_url(path, target)
+        yield from check_usage(path, target)
         yield from _check_secret(path, target, origin, env)
     yield from _check_copies(data)
 
@@ -287,12 +289,14 @@ def _check_copies(data: Mapping[str, Any]) -> Iterator[Found]:
 def _check_prices(data: Mapping[str, Any]) -> Iterator[Found]:
     book = _mapping(data.get("prices")).get("book")
     seen: dict[tuple[str, ...], KeyPath] = {}
+    counted = list_units(target for _, _, target in _targets(data))
     for index, entry in enumerate(book if isinstance(book, list) else ()):
         if not isinstance(entry, Mapping):
             continue
         path: KeyPath = ("prices", "book", index)
         if not any(entry.get(key) not in (None, {}) for key in _PRICE_KEYS):
             yield _error(path, "names no price", f"give one of {', '.join(_PRICE_KEYS)}; 0 is for free")
+        yield from check_priced_units((*path, "usd_per_unit"), _mapping(entry.get("usd_per_unit")), counted)
         place = tuple(str(entry.get(key, "*" if key == "model" else "")) for key in _PRICE_PLACE)
         if place in seen:
             hint = "remove one of the two, or give the newer one a later `from`"

@@ -18,6 +18,7 @@ from forebay.app.config_ledger import LedgerConfig
 from forebay.app.config_limits import LimitsConfig
 from forebay.app.config_oidc import OidcConfig
 from forebay.app.config_prices import PricesConfig
+from forebay.app.config_usage import RULES_MAX, UsageRuleConfig
 from forebay.app.config_values import (
     Bytes,
     ConfigOrigin,
@@ -210,6 +211,11 @@ class TargetConfig(Section):
     )
     timeouts: TimeoutsConfig = Field(
         default=TimeoutsConfig(), description="How long the gateway waits for this target."
+    )
+    usage: Annotated[tuple[UsageRuleConfig, ...], Field(max_length=RULES_MAX)] = Field(
+        default=(),
+        description="Rules by which its answers are counted, where it reports what the dialect does not "
+        "know.",
     )
 
     @property

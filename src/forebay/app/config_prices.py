@@ -5,6 +5,7 @@ and nothing else.
 """
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cache, cached_property
@@ -21,6 +22,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from forebay.app.config_usage import UnitName
 from forebay.app.config_values import Section, Tier
 from forebay.core.prices import Price, PriceBook, Rates
 
@@ -91,6 +93,7 @@ Moment = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ].+)?$"}),
 ]
 Pattern = Annotated[str, Field(min_length=1, max_length=200)]
+UNITS_MAX: Final = 32
 
 
 class RatesConfig(Section):
@@ -131,6 +134,11 @@ class PriceConfig(Section):
     usd_per_second: Amount | None = Field(
         default=None, description="USD for each second that a request takes, for hardware of your own."
     )
+    usd_per_unit: Annotated[Mapping[UnitName, Amount], Field(max_length=UNITS_MAX)] = Field(
+        default_factory=dict,
+        description="USD for each of what targets count beside tokens, by the names that their `usage` rules "
+        "give; default: nothing for any.",
+    )
 
     def compile(self, *, is_shipped: bool = False) -> Price:
         return Price(
@@ -142,6 +150,7 @@ class PriceConfig(Section):
             rates=Rates(**{name: getattr(self.usd_per_mtok, name) for name in RatesConfig.model_fields}),
             usd_per_request=self.usd_per_request,
             usd_per_second=self.usd_per_second,
+            usd_per_unit=tuple(sorted(self.usd_per_unit.items())),
             is_shipped=is_shipped,
         )
 

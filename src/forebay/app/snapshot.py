@@ -116,6 +116,7 @@ def _compile_target(target_id: str, name: str, target: TargetConfig, url: str) -
             idle_s=timeouts.idle_s,
             total_s=timeouts.total_s,
         ),
+        usage=tuple(rule.compile() for rule in target.usage),
     )
 
 

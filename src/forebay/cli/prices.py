@@ -57,6 +57,8 @@ def _list_amounts(entry: PriceConfig) -> Iterator[str]:
         yield f"{_spell(entry.usd_per_request)}/request"
     if entry.usd_per_second is not None:
         yield f"{_spell(entry.usd_per_second)}/s"
+    for name, amount in entry.usd_per_unit.items():
+        yield f"{name} {_spell(amount)} each"
 
 
 def _spell(amount: Decimal) -> str:

@@ -34,6 +34,7 @@ PART_OF: Final = {
     "output_audio": "output",
 }
 TOKEN_CLASSES: Final = Tokens.__struct_fields__
+Units = tuple[tuple[str, int], ...]  #: as `Finished.units`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ class Price:
     rates: Rates = Rates()
     usd_per_request: Decimal | None = None
     usd_per_second: Decimal | None = None  #: of a request's duration, for hardware of one's own
+    usd_per_unit: tuple[tuple[str, Decimal], ...] = ()  #: for what else targets count, by name
     is_shipped: bool = False  #: came with Forebay; any entry of one's own goes before it
 
     def matches(self, model: str, target: str, pool: str, tier: str) -> bool:
@@ -99,6 +101,8 @@ class Price:
         for name in ("usd_per_request", "usd_per_second"):
             if (amount := getattr(self, name)) is not None:
                 terms[name] = _spell(amount)
+        if self.usd_per_unit:
+            terms["usd_per_unit"] = {name: _spell(amount) for name, amount in self.usd_per_unit}
         return json.dumps(terms, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -117,7 +121,7 @@ class Charge:
 
     __slots__ = (
         *("price", "price_id"),
-        *("_bases", "_denominator", "_has_rates", "_numerators", "_request", "_second"),
+        *("_bases", "_denominator", "_has_rates", "_numerators", "_request", "_second", "_units"),
     )
 
     def __init__(self, price: Price) -> None:
@@ -127,29 +131,37 @@ class Charge:
         per_token = [None if rate is None else _nano(rate) / TOKENS_PER_MTOK for rate in rates]
         request = _nano(price.usd_per_request or Decimal(0))
         per_ns = _nano(price.usd_per_second or Decimal(0)) / NS_PER_S
-        parts = [*(rate for rate in per_token if rate is not None), request, per_ns]
+        per_unit = {name: _nano(rate) for name, rate in price.usd_per_unit}
+        parts = [*(rate for rate in per_token if rate is not None), *per_unit.values(), request, per_ns]
         self._denominator = denominator = math.lcm(*(part.denominator for part in parts))
         self._numerators = tuple(None if rate is None else int(rate * denominator) for rate in per_token)
         self._request = int(request * denominator)
         self._second = int(per_ns * denominator)
+        self._units = {name: int(rate * denominator) for name, rate in per_unit.items()}
         self._has_rates = not price.rates.is_empty
         self._bases = tuple(TOKEN_CLASSES.index(name) for name in ("input", "output"))
 
-    def compute_exact(self, tokens: Tokens, duration_ns: int) -> Fraction | None:
+    def compute_exact(self, tokens: Tokens, duration_ns: int, units: Units = ()) -> Fraction | None:
         """Before the rounding.  Over two usages together it is the sum over each, less one `per request`."""
-        numerator = self._add_up(tokens, duration_ns)
+        numerator = self._add_up(tokens, duration_ns, units)
         return None if numerator is None else Fraction(numerator, self._denominator)
 
-    def compute(self, tokens: Tokens, duration_ns: int) -> int | None:
+    def compute(self, tokens: Tokens, duration_ns: int, units: Units = ()) -> int | None:
         """Nano-USD, rounded."""
-        numerator = self._add_up(tokens, duration_ns)
+        numerator = self._add_up(tokens, duration_ns, units)
         if numerator is None:
             return None
         cost = (2 * numerator + self._denominator) // (2 * self._denominator)
         return cost if cost <= COST_NANO_USD_MAX else None
 
-    def _add_up(self, tokens: Tokens, duration_ns: int) -> int | None:
+    def _add_up(self, tokens: Tokens, duration_ns: int, units: Units) -> int | None:
         total = self._request + max(duration_ns, 0) * self._second
+        if units and self._units:
+            for name, used in units:
+                if used:
+                    if name not in self._units:
+                        return None
+                    total += used * self._units[name]
         if not self._has_rates:
             return total
         numerators = self._numerators
@@ -179,15 +191,17 @@ def _nano(usd: Decimal) -> Fraction:
     return Fraction(usd) * NANO_PER_USD
 
 
-def compute_cost(tokens: Tokens, duration_ns: int, price: Price) -> int | None:
+def compute_cost(tokens: Tokens, duration_ns: int, price: Price, units: Units = ()) -> int | None:
     """What a usage costs under a price, in nano-USD; None where that is not known.
 
     Tokens of a class without a rate cost what the class costs that they are part of (`PART_OF`); without that
     one either, the cost is unknown.  So it is where input or output was never counted, unless that is free.
-    A price that names no class at all charges by request and by second alone.  A cost above
+    A price that names no class at all charges by request, by second and by unit alone.  One that names units
+    charges for those that the target reported, since targets leave out what was not used; where it names
+    none for one of these, the cost is unknown.  One that names no unit charges for none.  A cost above
     COST_NANO_USD_MAX is not believed, and unknown.
     """
-    return Charge(price).compute(tokens, duration_ns)
+    return Charge(price).compute(tokens, duration_ns, units)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,9 +238,11 @@ class PriceBook:
         if event.usage_source is UsageSource.NONE:
             return NOTHING_SPENT
         place = (event.model, event.target, event.pool, event.tier)
-        return self.compute_cost_at(place, event.at_ns, event.tokens, event.duration_ns)
+        return self.compute_cost_at(place, event.at_ns, event.tokens, event.duration_ns, event.units)
 
-    def compute_cost_at(self, place: Place, at_ns: int, tokens: Tokens, duration_ns: int) -> Cost:
+    def compute_cost_at(
+        self, place: Place, at_ns: int, tokens: Tokens, duration_ns: int, units: Units = ()
+    ) -> Cost:
         """The same by parts, for a request that a target has worked on."""
         dated = self._known.get(place)
         if dated is None:
@@ -237,7 +253,7 @@ class PriceBook:
         for from_ns, charge in dated:
             if from_ns <= at_ns:
                 self.used.setdefault(charge.price_id, charge.price)
-                return Cost(price_id=charge.price_id, nano_usd=charge.compute(tokens, duration_ns))
+                return Cost(price_id=charge.price_id, nano_usd=charge.compute(tokens, duration_ns, units))
         return UNPRICED
 
 

@@ -12,6 +12,7 @@ import msgspec
 from forebay.core.keys import KeyEntry
 from forebay.core.limits import Limit, QueueRules, WhenAway
 from forebay.core.prices import Price
+from forebay.core.usage_rules import UsageRule
 
 
 class Endpoint(StrEnum):
@@ -48,6 +49,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     tls_ca: str | None = None  #: path of a PEM file with the authorities to trust instead of the system's
     connections_max: int = 1024  #: for each worker
     timeouts: Timeouts = Timeouts()
+    usage: tuple[UsageRule, ...] = ()  #: by which its answers are counted, beside what the dialect reads
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ agree to the nano-USD wherever the target said what was used.
 
 from forebay.core.errors import QuotaUnavailable
 from forebay.core.events import Tokens, UsageSource
-from forebay.core.prices import NO_PRICES, PriceBook
+from forebay.core.prices import NO_PRICES, PriceBook, Units
 from forebay.core.routes import Target
 from forebay.gateway.lease import Lease
 from forebay.gateway.model import Exchange
@@ -66,14 +66,16 @@ class Costing:
         if tokens is None or target is None:
             return reserved if exchange.is_uncertain else 0
         self._learn(exchange)
-        cost = self._compute(exchange, target, tokens, exchange.duration_ns)
+        cost = self._compute(exchange, target, tokens, exchange.duration_ns, exchange.units)
         if cost is None:
             return reserved
         return cost if exchange.usage_source is UsageSource.REPORTED else max(cost, reserved)
 
-    def _compute(self, exchange: Exchange, target: Target, tokens: Tokens, duration_ns: int) -> int | None:
+    def _compute(
+        self, exchange: Exchange, target: Target, tokens: Tokens, duration_ns: int, units: Units = ()
+    ) -> int | None:
         place = exchange.model, target.id, target.pool, target.tier
-        return self._book.compute_cost_at(place, exchange.at_ns, tokens, duration_ns).nano_usd
+        return self._book.compute_cost_at(place, exchange.at_ns, tokens, duration_ns, units).nano_usd
 
     def _learn(self, exchange: Exchange) -> None:
         assert exchange.key is not None

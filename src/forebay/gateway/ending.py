@@ -61,7 +61,11 @@ class Ending:
 
     def finish_good(self, exchange: Exchange, content_type: bytes, body: bytes, status: int = 200) -> None:
         """Records and sends a whole answer that is no error."""
-        tokens = self._dialect.read_answer(body)
+        rules = exchange.target_state.target.usage
+        if rules:
+            tokens = self._relay.take_reading(exchange, self._dialect.read_ruled_answer(rules, body))
+        else:
+            tokens = self._dialect.read_answer(body)
         if tokens is None:
             tokens = self._dialect.estimate_tokens(exchange.body_bytes, 0)
             exchange.usage_source = UsageSource.ESTIMATED
@@ -162,6 +166,7 @@ class Ending:
             self._worker,
             region,
             exchange.view.tags if exchange.route else (),
+            exchange.units,
         )
         self._recorder.record(record)
         exchange.state.cells.count_finished(exchange.cells, record)

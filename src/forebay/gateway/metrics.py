@@ -110,6 +110,9 @@ class Cells:
         if waited_s is not None:
             self._observe(self._index[("forebay_wait_seconds", priority)], WAIT_S, waited_s)
 
+    def count_usage_rule(self, target: str, name: str, result: str) -> None:
+        self.cells[self._index[("forebay_usage_rules", target, name, result)]] += 1
+
     def count_snapshot_refused(self) -> None:
         self.cells[self._index[("forebay_snapshots_refused",)]] += 1
 

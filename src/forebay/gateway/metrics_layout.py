@@ -75,6 +75,12 @@ FAMILIES = (
         OVERHEAD_S,
     ),
     Family("forebay_attempts", "counter", "Attempts at a target by result.", ("target", "result")),
+    Family(
+        "forebay_usage_rules",
+        "counter",
+        "What usage rules found in answers of their targets.",
+        ("target", "rule", "result"),
+    ),
     Family("forebay_refused", "counter", "Requests refused without a record.", ("reason",)),
     Family("forebay_requests_in_flight", "gauge", "Requests being served.", ()),
     Family("forebay_waiting", "gauge", "Requests that wait for limits.", ("priority",)),
@@ -95,6 +101,15 @@ DURATION_SUM, OVERHEAD_SUM = len(DURATION_S) + 1, len(OVERHEAD_S) + 1  #: where 
 REFUSALS = ("unauthenticated", "unknown_url", "method_not_allowed", "ledger_unwritable")
 
 
+FOUND, ABSENT, UNUSABLE = "found", "absent", "unusable"  #: what became of a usage rule in an answer
+
+
+def _list_usage_rules(table: RouteTable) -> set[tuple[str, str]]:
+    """Target and name of each."""
+    targets = [target for route in table.routes for target in route.targets]
+    return {(target.id, rule.name) for target in targets for rule in target.usage}
+
+
 def compute_layout(table: RouteTable) -> Layout:
     """The layout for a table's models and targets, and for requests that name no known model."""
     pairs = [(route.model, endpoint.value) for route in table.routes for endpoint in route.endpoints]
@@ -109,6 +124,11 @@ def compute_layout(table: RouteTable) -> Layout:
         "forebay_waiting": [(priority,) for priority in PRIORITIES],
         "forebay_waits": [(priority, result) for priority in PRIORITIES for result in WAIT_RESULTS],
         "forebay_wait_seconds": [(priority,) for priority in PRIORITIES],
+        "forebay_usage_rules": [
+            (*rule, result)
+            for rule in sorted(_list_usage_rules(table))
+            for result in (FOUND, ABSENT, UNUSABLE)
+        ],
         "forebay_refused": [(reason,) for reason in REFUSALS],
     }
     series: list[Series] = []

@@ -9,7 +9,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from forebay.core.errors import (
     CallerLeft,
@@ -22,64 +22,15 @@ from forebay.core.events import Tokens, UsageSource
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import Endpoint, Route, Snapshot, Target
 from forebay.gateway.call import Call
+from forebay.gateway.dialect import Dialect as Dialect
+from forebay.gateway.dialect import Meter as Meter
+from forebay.gateway.dialect import Reading as Reading
+from forebay.gateway.dialect import RequestView as RequestView
 from forebay.gateway.metrics import Cells, EndpointCells
 from forebay.gateway.policy.attempt import Attempts
 from forebay.gateway.policy.progress import Progress
 from forebay.net.client import Address, Client, Origin, parse_address
 from forebay.net.connection import Connection
-
-
-class RequestView(Protocol):
-    """What policy reads of a request."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def stream(self) -> bool | None: ...
-    @property
-    def wants_usage(self) -> bool: ...
-    @property
-    def tags(self) -> tuple[tuple[str, str], ...]: ...
-
-
-class Meter(Protocol):
-    """Reads a stream while its bytes flow on; `forebay.providers.openai_stream.StreamMeter` explains it."""
-
-    content_seen: bool
-    tokens: Tokens | None
-    error: bytes | None
-    error_told: bool
-
-    @property
-    def content_events(self) -> int: ...
-    @property
-    def ended_well(self) -> bool: ...
-    @property
-    def is_done(self) -> bool: ...
-    def feed(self, data: bytes) -> bytes: ...
-    def finish(self) -> bytes: ...
-
-
-class Dialect(Protocol):
-    """What the gateway needs of a dialect; the module `forebay.providers.openai` is one."""
-
-    def read_request(self, body: bytes) -> RequestView: ...
-    def check_context(self, body: bytes, endpoint: Endpoint, tokens_max: int) -> None: ...
-    def cap_output(self, body: bytes, view: Any, endpoint: Endpoint, tokens_max: int) -> RequestView: ...
-    def read_output_max(self, body: bytes) -> int | None: ...
-    def encode_request(
-        self, body: bytes, view: Any, endpoint: Endpoint, target_model: str
-    ) -> bytes | list[bytes | memoryview]: ...
-    def read_answer(self, body: bytes) -> Tokens | None: ...
-    def estimate_tokens(self, request_bytes: int, events_seen: int) -> Tokens: ...
-    def new_meter(self, *, hide_usage: bool, event_max_bytes: int) -> Meter: ...
-    def read_error(self, body: bytes) -> bytes | None: ...
-    def read_error_status(self, error: bytes) -> int: ...
-    def encode_error(self, error: ForebayError) -> bytes: ...
-    def encode_error_event(self, error: ForebayError) -> bytes: ...
-    def encode_model_list(self, models: list[tuple[str, int, str]]) -> bytes: ...
-    def encode_model(self, name: str, created_s: int, owned_by: str) -> bytes: ...
-
 
 NEVER = 1 << 63  #: nanoseconds of a wall clock that none will show
 
@@ -318,6 +269,7 @@ class Exchange:
     task: asyncio.Task[Any] | None = None
     throttles: tuple[str, ...] = ()  #: ids of limits that hold because others are exceeded
     tokens: Tokens | None = None
+    units: tuple[tuple[str, int], ...] = ()  #: what else the target counted
     usage_source = UsageSource.NONE
     target_state: TargetState  #: of the current attempt, the first one before any was made; once admitted
     tries = UNTRIED

@@ -5,6 +5,7 @@ allow-list cross; a target's credentials never do, wherever the target may have 
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import msgspec
@@ -21,11 +22,15 @@ from forebay.core.errors import (
     UpstreamRedirect,
     UpstreamTruncated,
 )
-from forebay.core.events import UsageSource
+from forebay.core.events import Tokens, UsageSource
 from forebay.gateway.call import CallerGone
-from forebay.gateway.model import Dialect, Exchange, Meter
+from forebay.gateway.metrics_layout import UNUSABLE
+from forebay.gateway.model import Dialect, Exchange, Meter, Reading
 from forebay.net.connection import Connection
 
+logger = logging.getLogger("forebay.gateway")
+
+TOLD_MAX = 10_000  #: usage rules that are told of in the log
 ERROR_TEXT_MAX = 1000  #: characters of a target's own words that are passed on when they are no JSON
 JSON_TYPE = b"application/json"
 _STREAM_TYPE = b"text/event-stream"
@@ -52,6 +57,7 @@ class Relay:
     def __init__(self, dialect: Dialect, clock: Clock) -> None:
         self._dialect = dialect
         self._monotonic_ns = clock.monotonic_ns
+        self._told: set[tuple[str, str]] = set()  # usage rules whose values were of no use
 
     async def stream(
         self,
@@ -239,12 +245,29 @@ class Relay:
 
     def _settle(self, exchange: Exchange, meter: Meter) -> None:
         """What was spent: as the target said, else as far as we saw it."""
-        if meter.tokens is not None:
-            exchange.tokens = meter.tokens
+        reading = meter.reading
+        tokens = meter.tokens if reading is None else self.take_reading(exchange, reading)
+        if tokens is not None:
+            exchange.tokens = tokens
             exchange.usage_source = UsageSource.REPORTED
         else:
             exchange.tokens = self._dialect.estimate_tokens(exchange.body_bytes, meter.content_events)
             exchange.usage_source = UsageSource.ESTIMATED
+
+    def take_reading(self, exchange: Exchange, reading: Reading) -> Tokens | None:
+        """Keeps the units of an answer and counts what each usage rule found; gives its tokens."""
+        target = exchange.target_state.target.id
+        exchange.units = reading.units
+        for name, result in reading.found:
+            exchange.state.cells.count_usage_rule(target, name, result)
+            if result == UNUSABLE and (target, name) not in self._told and len(self._told) < TOLD_MAX:
+                self._told.add((target, name))
+                logger.warning(
+                    "target %s: where the usage rule for %s points stands no whole number from 0 to 10^12; "
+                    "such values are not counted, and not told again",
+                    *(target, name),
+                )
+        return reading.tokens
 
     def correct_status(self, answer: Answer) -> Answer:
         """An error that came with a good status, with the status that it should have had."""

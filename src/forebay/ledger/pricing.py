@@ -12,7 +12,7 @@ from sqlalchemy import Connection, RowMapping, bindparam, insert, select, tuple_
 from forebay.core.events import Tokens, UsageSource
 from forebay.core.prices import NOTHING_SPENT, Cost, PriceBook
 from forebay.ledger.marks import Kept, check_kept, load_marks
-from forebay.ledger.repo import keep_terms, lock_ledger, rebuild_hours
+from forebay.ledger.repo import decode_units, keep_terms, lock_ledger, rebuild_hours
 from forebay.ledger.rollup import HOUR_NS, add_known
 from forebay.ledger.tables import TOKEN_CLASSES, events, repricings
 from forebay.store.database import Database
@@ -85,7 +85,7 @@ def _read_portions(
     query = select(
         *(known.id, known.at_ns, known.model, known.target, known.pool, known.tier),
         *(known[f"tokens_{name}"] for name in TOKEN_CLASSES),
-        *(known.usage_source, known.duration_ns, known.cost_nano_usd, known.price_id),
+        *(known.usage_source, known.duration_ns, known.cost_nano_usd, known.price_id, known.units),
     )
     if until_ns is not None:
         query = query.where(known.at_ns < until_ns)
@@ -104,7 +104,8 @@ def _price(row: RowMapping, book: PriceBook) -> Cost:
         return NOTHING_SPENT
     place = (row["model"], row["target"], row["pool"], row["tier"])
     tokens = Tokens(**{name: row[f"tokens_{name}"] for name in TOKEN_CLASSES})
-    return book.compute_cost_at(place, row["at_ns"], tokens, row["duration_ns"])
+    units = decode_units(row["units"])
+    return book.compute_cost_at(place, row["at_ns"], tokens, row["duration_ns"], units)
 
 
 def _differs(row: RowMapping, cost: Cost) -> bool:

@@ -10,10 +10,13 @@ import msgspec
 from forebay.core.errors import ForebayError, InvalidJSON, InvalidValue, MissingField
 from forebay.core.events import Tokens
 from forebay.core.routes import Endpoint
+from forebay.core.usage_rules import UsageRule
 from forebay.providers.json_edit import FIELDS_MAX, NOTHING, UNREADABLE, split_fields
 from forebay.providers.openai_bounds import check_context as check_context
 from forebay.providers.openai_bounds import find_output_cap
 from forebay.providers.openai_output import read_output_max as read_output_max
+from forebay.providers.openai_ruled import RuledMeter
+from forebay.providers.openai_ruled import read_ruled_answer as read_ruled_answer
 from forebay.providers.openai_stream import StreamMeter
 from forebay.providers.openai_tags import read_tags
 from forebay.providers.openai_usage import estimate_tokens as estimate_tokens
@@ -191,6 +194,11 @@ def read_answer(body: bytes) -> Tokens | None:
 def new_meter(*, hide_usage: bool, event_max_bytes: int) -> StreamMeter:
     """A reader for one stream."""
     return StreamMeter(hide_usage=hide_usage, event_max_bytes=event_max_bytes)
+
+
+def new_ruled_meter(rules: tuple[UsageRule, ...], *, hide_usage: bool, event_max_bytes: int) -> RuledMeter:
+    """A reader for one stream of a target that has usage rules."""
+    return RuledMeter(rules, hide_usage=hide_usage, event_max_bytes=event_max_bytes)
 
 
 def read_error(body: bytes) -> bytes | None:

@@ -12,7 +12,7 @@ import msgspec
 from forebay.core.events import Tokens
 from forebay.net.sse import EventSplitter, parse_event
 from forebay.providers.json_edit import NOTHING, UNREADABLE, drop_field
-from forebay.providers.openai_usage import Usage, count_tokens, read_usage
+from forebay.providers.openai_usage import Reading, Usage, count_tokens, read_usage
 
 _DONE = b"\n\ndata: [DONE]\n\n"
 _DONE_TAILS = (b"[DONE]\n\n", b"[DONE]\r\n\r\n")
@@ -91,6 +91,11 @@ class StreamMeter:
         self.error_told = False
 
     @property
+    def reading(self) -> Reading | None:
+        """What the usage rules of the target found, where it has any."""
+        return None
+
+    @property
     def content_events(self) -> int:
         """Events that may have brought a token: all but the preamble."""
         if not self.content_seen:
@@ -106,7 +111,7 @@ class StreamMeter:
         end = len(self._last)
         while end > 0:
             start, _ = _find_event(self._last, end - 1)
-            data = _read_data(self._last[start:end]).strip()
+            data = read_data(self._last[start:end]).strip()
             end = start
             if data == b"[DONE]":
                 return True
@@ -127,7 +132,7 @@ class StreamMeter:
         if not last.endswith(_DONE_TAILS) or self._splitter.holds_part:
             return False
         start, _ = _find_event(last, len(last) - 1)
-        return _read_data(last[start:]) == b"[DONE]"
+        return read_data(last[start:]) == b"[DONE]"
 
     def feed(self, data: bytes) -> bytes:
         """The bytes to hand on now, `b""` while nothing may go out yet.
@@ -212,7 +217,7 @@ class StreamMeter:
         """An event as it is handed on, `raw` itself if nothing changes, and the tokens that it reports."""
         if raw.endswith(_NULL_USAGE):
             return (raw[: -len(_NULL_USAGE)] + b"}\n\n" if self._hide_usage else raw), None
-        data = _read_data(raw)
+        data = read_data(raw)
         try:
             event = _decode_usage_event(data)
         except UNREADABLE:
@@ -292,7 +297,7 @@ def _read_usage_event(block: bytes, at: int) -> tuple[int, int, _PlainUsageEvent
     return start, end + 2, None if event.choices else event
 
 
-def _read_data(raw: bytes) -> bytes:
+def read_data(raw: bytes) -> bytes:
     """The data of an event: by far the most are one line, which needs no parser."""
     if raw.startswith(b"data: ") and raw.endswith(b"\n\n") and raw.find(b"\n") == len(raw) - 2:
         return raw[6:-2] if b"\r" not in raw else parse_event(raw).data or b""
@@ -310,7 +315,7 @@ def _find_content(block: bytes) -> int:
             at = end + 2
         else:
             start, at = _find_event(block, at)
-            data = _read_data(block[start:at])
+            data = read_data(block[start:at])
         if not data:
             continue
         # Where most engines put it, text needs no parser; inside a string its quotes would be escaped.

@@ -54,6 +54,21 @@ COUNTED: Final = (
     *("output", "output_reasoning", "output_audio"),
 )
 
+
+class Reading(msgspec.Struct, frozen=True):
+    """What an answer of a target with usage rules says.
+
+    Attributes:
+        tokens: None where neither the dialect nor a rule found any.
+        units: by the names of the rules that found them.
+        found: each rule's name, with `found`, `absent`, or `unusable` where what it found is no count.
+    """
+
+    tokens: Tokens | None
+    units: tuple[tuple[str, int], ...]
+    found: tuple[tuple[str, str], ...]
+
+
 _decode_usage = msgspec.json.Decoder(Usage | None).decode
 
 

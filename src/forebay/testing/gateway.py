@@ -30,6 +30,7 @@ from forebay.core.routes import (
     Timeouts,
     encode_snapshot,
 )
+from forebay.core.usage_rules import UsageRule
 from forebay.ledger.segment import list_segments, read_frames
 
 TEST_KEY = "fb-test-key-that-may-call-every-model"
@@ -54,6 +55,7 @@ def make_route(
     timeouts: Timeouts | None = None,
     api_key: str | None = None,
     connections_max: int = 1024,
+    usage: Sequence[UsageRule] = (),
 ) -> Route:
     """A route to one target for each base URL, tried in that order.
 
@@ -61,6 +63,7 @@ def make_route(
         urls: up to and including `/v1`, as `ThreadedUpstream.url` is.
         target_model: the model's name there; the public one if None.
         api_key: a reference, `env:NAME` or `file:PATH`.
+        usage: rules by which each target's answers are counted.
     """
     targets = tuple(
         Target(
@@ -71,6 +74,7 @@ def make_route(
             api_key=api_key,
             connections_max=connections_max,
             timeouts=timeouts or Timeouts(),
+            usage=tuple(usage),
         )
         for number, url in enumerate(urls)
     )
