@@ -263,6 +263,7 @@ class CompiledLimits:
         self._signals = compile_signals(signals or {})
         self.limits: dict[str, Limit] = {}
         self.by_key: dict[str, tuple[str, ...]] = {}
+        self._amounts: dict[int, int] = {}  # of rules
         self._compiled: set[tuple[str, int]] = set()  # limits and the rules that they hold
         self._rules: dict[tuple[str, str], list[LimitConfig]] = {}
         for rule in rules:
@@ -282,7 +283,10 @@ class CompiledLimits:
         if (limit_id, id(rule)) in self._compiled:
             return limit_id
         self._compiled.add((limit_id, id(rule)))
-        limit = _make_limit(rule, rule.compute_amount(self._signals), limit_id, f"{kind} {name}")
+        amount = self._amounts.get(id(rule))
+        if amount is None:
+            amount = self._amounts[id(rule)] = rule.compute_amount(self._signals)
+        limit = _make_limit(rule, amount, limit_id, f"{kind} {name}")
         if limit_id in self.limits:
             limit = _combine(self.limits[limit_id], limit)
         self.limits[limit_id] = limit
