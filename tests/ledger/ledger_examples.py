@@ -10,7 +10,17 @@ from forebay.core.events import Finished, Outcome, Tokens, UsageSource, encode_e
 from forebay.core.prices import NO_PRICES, Price, PriceBook, Rates
 from forebay.ledger.ingest import Ingester, IngestLimits
 from forebay.ledger.repo import load_events
-from forebay.ledger.rollup import Priced, UsageCell, UsageTotals, fold_usage
+from forebay.ledger.rollup import (
+    NO_ROLLUPS,
+    Priced,
+    Rollups,
+    TagCell,
+    UsageCell,
+    UsageTotals,
+    fold_tag,
+    fold_usage,
+    mark_others,
+)
 from forebay.ledger.segment import SegmentWriter
 from forebay.ledger.tables import quarantine, segments
 from forebay.store.database import Database
@@ -58,14 +68,20 @@ BOOK = PriceBook(
 )
 
 
-def price_all(events: list[Finished], book: PriceBook = NO_PRICES) -> list[Priced]:
-    return [Priced(event, book.compute_cost(event)) for event in events]
+def price_all(
+    events: list[Finished], book: PriceBook = NO_PRICES, rollups: Rollups = NO_ROLLUPS
+) -> list[Priced]:
+    priced = (Priced(event, book.compute_cost(event)) for event in events)
+    return mark_others(priced, {}, rollups.pairs_max)
 
 
-def fold(events: list[Finished], book: PriceBook = NO_PRICES) -> dict[UsageCell, UsageTotals]:
-    return fold_usage(price_all(events, book))
+def fold(
+    events: list[Finished], book: PriceBook = NO_PRICES, rollups: Rollups = NO_ROLLUPS
+) -> dict[UsageCell, UsageTotals]:
+    return fold_usage(price_all(events, book, rollups))
 
 
+TAGS = ("a", "b'\"]{$.é")
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=4)
 unknown_or_count = st.none() | st.integers(0, 10**6)
 event_strategy = st.builds(
@@ -80,9 +96,10 @@ event_strategy = st.builds(
     pool=st.sampled_from(["", "p"]),
     tier=st.sampled_from(["", "provider"]),
     region=st.sampled_from(["", "eu"]),
-    tags=st.dictionaries(st.sampled_from(["a", "b'\"]{$.é"]), texts, max_size=2).map(
-        lambda tags: tuple(tags.items())
-    ),
+    version=st.sampled_from(["", "v1"]),
+    experiment=st.sampled_from(["", "", "e1", "e2"]),
+    variant=st.sampled_from(["", "a", "b"]),
+    tags=st.dictionaries(st.sampled_from(TAGS), texts, max_size=2).map(lambda tags: tuple(tags.items())),
     units=st.dictionaries(st.sampled_from(["searches", "b'\"]{$.é"]), st.integers(0, 10**6), max_size=2).map(
         lambda units: tuple(units.items())
     ),
@@ -111,10 +128,21 @@ class World:
         return SegmentWriter(self.folder, worker, segment_max_bytes, self.clock)
 
     def make_ingester(
-        self, batch_records: int = 5000, records_max: int = 10**6, book: PriceBook = NO_PRICES
+        self,
+        batch_records: int = 5000,
+        records_max: int = 10**6,
+        book: PriceBook = NO_PRICES,
+        rollups: Rollups = NO_ROLLUPS,
     ) -> Ingester:
         limits = IngestLimits(batch_records=batch_records, records_max=records_max, keep_segments_s=100)
-        return Ingester(self.database, self.folder, self.clock, limits, get_prices=lambda: book)
+        return Ingester(
+            self.database,
+            self.folder,
+            self.clock,
+            limits,
+            get_prices=lambda: book,
+            get_rollups=lambda: rollups,
+        )
 
     def write(self, *events: Finished, close: bool = True) -> SegmentWriter:
         writer = self.make_writer()
@@ -143,3 +171,12 @@ def load_quarantine(world: World) -> list[tuple[str, int, bytes]]:
 def load_states(world: World) -> list[str]:
     with world.database.read() as connection:
         return list(connection.execute(select(segments.c.state).order_by(segments.c.id)).scalars())
+
+
+def fold_tags(
+    events: list[Finished], rollups: Rollups, book: PriceBook = NO_PRICES
+) -> dict[TagCell, UsageTotals]:
+    folded: dict[TagCell, UsageTotals] = {}
+    for tag in rollups.tags:
+        folded |= fold_tag(price_all(events, book, rollups), tag, {}, rollups.values_max)
+    return folded

@@ -12,10 +12,11 @@ from ledger_examples import World, event_strategy, fold, load_states, make_event
 from sqlalchemy import text
 
 from forebay.core.events import Finished, Tokens, encode_event
-from forebay.ledger.repo import load_events, load_segments, load_usage_cells
+from forebay.ledger.repo import load_events, load_segments
 from forebay.ledger.segment import HEADER, list_segments
 from forebay.ledger.tables import SegmentState
 from forebay.store.errors import StoreBusy
+from ledger_totals import load_usage_cells
 
 
 @pytest.fixture
@@ -27,7 +28,14 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_every_field_of_an_event_comes_back_as_it_was_written(world: World) -> None:
     full = {name: f"value of {name}" for name in ("project", "team", "endpoint", "target", "pool", "tier")}
-    full |= {"route_hash": "abc", "error": "e", "experiment": "x", "variant": "y", "region": "eu"}
+    full |= {
+        "route_hash": "abc",
+        "error": "e",
+        "experiment": "x",
+        "variant": "y",
+        "region": "eu",
+        "version": "v",
+    }
     full |= {"tags": (("a", "b"), ("c", "d"))}
     full |= {"units": (("searches", 3), ("b'\"]{$.é", 0))}
     tokens = Tokens(**{name: count for count, name in enumerate(Tokens.__struct_fields__, start=1)})

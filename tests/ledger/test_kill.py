@@ -16,10 +16,10 @@ import pytest
 from ledger_examples import START_NS, World, fold
 
 from forebay.ledger.ingest import Ingester, IngestLimits
-from forebay.ledger.repo import load_usage_cells
 from forebay.ledger.segment import HEADER, list_segments
 from forebay.store.database import Database
 from forebay.store.errors import StoreBusy, StoreUnavailable
+from ledger_totals import load_usage_cells
 
 KILLS = 20
 

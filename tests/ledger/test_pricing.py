@@ -16,9 +16,9 @@ from forebay.core.prices import NO_PRICES, Cost, Price, PriceBook, Rates
 from forebay.ledger.bill import load_corrections, load_terms
 from forebay.ledger.ingest import Ingester
 from forebay.ledger.pricing import reprice
-from forebay.ledger.repo import load_daily_cells, load_usage_cells
 from forebay.ledger.rollup import Priced, fold_days, fold_usage
 from forebay.ledger.tables import events as table
+from ledger_totals import load_daily_cells, load_usage_cells
 
 HOUR0_NS = START_NS // HOUR_NS * HOUR_NS
 
@@ -130,7 +130,7 @@ def test_pricing_anew_is_a_fold_over_the_records_and_a_second_time_changes_nothi
             world.database, BOOK, since_ns=since_ns, until_ns=until_ns, now_ns=turn, rows_max=rows_max
         )
         expected = [Priced(event, expect(event)) for event in world.load_all()]
-        assert load_costs(world) == [(cost.price_id, cost.nano_usd) for _, cost in expected]
+        assert load_costs(world) == [(each.cost.price_id, each.cost.nano_usd) for each in expected]
         assert load_cells(world) == (fold_usage(expected), fold_days(fold_usage(expected)))
         if turn:
             assert report.changed == 0

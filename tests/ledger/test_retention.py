@@ -13,10 +13,11 @@ from forebay.core.events import Finished, Tokens, UsageSource
 from forebay.ledger.bill import BILL_BY, Bill, load_bill
 from forebay.ledger.marks import Kept, NoLongerKept, load_marks
 from forebay.ledger.pricing import reprice
-from forebay.ledger.repo import load_usage_cells, rebuild_usage
+from forebay.ledger.repo import rebuild_usage
 from forebay.ledger.retention import DAY_NS, KeepDays, Removal, Retention
 from forebay.ledger.tables import removals
 from forebay.ledger.usage import UsageBy, UsageQuery, load_usage
+from ledger_totals import load_usage_cells
 
 DAY0_NS = START_NS // DAY_NS * DAY_NS
 DAYS = 5

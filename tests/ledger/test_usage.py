@@ -7,17 +7,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_examples import BOOK, HOUR_NS, START_NS, World, event_strategy, make_event, price_all
+from ledger_examples import BOOK, HOUR_NS, START_NS, TAGS, World, event_strategy, make_event, price_all
 from sqlalchemy import text
 
 from forebay.core.events import Finished
-from forebay.ledger.rollup import compute_totals
+from forebay.ledger.repo import rebuild_usage
+from forebay.ledger.rollup import NO_ROLLUPS, Rollups, compute_totals
 from forebay.ledger.usage import UsageBy, UsageQuery, UsageQueryInvalid, UsageRow, load_usage, read_usage
 from forebay.store.database import Database
 from forebay.store.errors import StoreMissing, StoreOutdated
 
 HOUR0_NS = START_NS // HOUR_NS * HOUR_NS
-NAMES = ("key", "model", "target", "status", "team", "project", "pool", "tier", "region")
+NAMES = (
+    *("key", "model", "target", "status", "team", "project", "pool", "tier", "region"),
+    *("version", "experiment", "variant"),
+)
 UNIT_S = {UsageBy.HOUR: 3600, UsageBy.DAY: 86400}
 
 moments = st.none() | st.one_of(
@@ -28,19 +32,25 @@ moments = st.none() | st.one_of(
 groupings = (
     st.lists(st.sampled_from(UsageBy), unique=True).filter(lambda by: not set(UNIT_S) <= set(by)).map(tuple)
 )
+tag_values = st.sampled_from([None, None, None, "", "0"])
 tags = st.sampled_from(["a", "b'\"]{$.é", "no such tag"])
-queries = st.tuples(groupings, tags).flatmap(lambda given: build_queries(*given))
+queries = st.tuples(groupings, tags, tag_values).flatmap(lambda given: build_queries(*given))
+most_have_none = st.sampled_from([None, None, None, "", "e1", "a", "v1"])
 
 
-def build_queries(by: tuple[UsageBy, ...], tag: str) -> st.SearchStrategy[UsageQuery]:
+def build_queries(by: tuple[UsageBy, ...], tag: str, value: str | None) -> st.SearchStrategy[UsageQuery]:
     return st.builds(
         UsageQuery,
         by=st.just(by),
-        tag=st.just(tag if UsageBy.TAG in by else None),
+        tag=st.just(tag if UsageBy.TAG in by or value is not None else None),
+        tag_value=st.just(value),
         since_ns=moments,
         until_ns=moments,
         key=st.none() | st.sampled_from(["key_a", ""]),
         model=st.none() | st.sampled_from(["m", "no such model"]),
+        version=most_have_none,
+        experiment=most_have_none,
+        variant=most_have_none,
     )
 
 
@@ -51,15 +61,20 @@ def answer_plainly(events: list[Finished], query: UsageQuery) -> list[UsageRow]:
             continue
         if query.until_ns is not None and event.at_ns >= query.until_ns:
             continue
-        if query.key not in (None, event.key) or query.model not in (None, event.model):
+        if any(
+            getattr(query, name) not in (None, getattr(event, name))
+            for name in ("key", "model", "version", "experiment", "variant")
+        ):
+            continue
+        tag = None if query.tag is None else dict(event.tags).get(query.tag, "")
+        if query.tag_value not in (None, tag):
             continue
         start_s = None
         for by, unit_s in UNIT_S.items():
             if by in query.by:
                 start_s = event.at_ns // 10**9 // unit_s * unit_s
         values = (getattr(event, name) if name in query.by else None for name in NAMES)
-        tag = None if query.tag is None else dict(event.tags).get(query.tag, "")
-        groups[start_s, *values, tag].append(event)
+        groups[start_s, *values, tag if UsageBy.TAG in query.by else None].append(event)
     return [
         UsageRow(
             **dict(zip(("start_s", *NAMES, "tag"), place, strict=True)),  # type: ignore[arg-type]
@@ -80,13 +95,23 @@ def world(tmp_path: Path) -> Iterator[World]:
 @given(
     events=st.lists(event_strategy, min_size=5, max_size=40),
     asked=st.lists(queries, min_size=30, max_size=30),
+    rollups=st.sampled_from(
+        [NO_ROLLUPS, Rollups(tags=TAGS), Rollups(tags=TAGS, values_max=1), Rollups(pairs_max=1)]
+    ),
 )
 def test_any_query_agrees_with_plain_python(
-    tmp_path_factory: pytest.TempPathFactory, events: list[Finished], asked: list[UsageQuery]
+    tmp_path_factory: pytest.TempPathFactory,
+    events: list[Finished],
+    asked: list[UsageQuery],
+    rollups: Rollups,
 ) -> None:
     world = World(tmp_path_factory.mktemp("w"))
-    world.write(*events)
-    world.make_ingester(book=BOOK).ingest_once()
+    cut = len(events) // 3  # what came before the tags were rolled up
+    for portion, each in ((events[:cut], NO_ROLLUPS), (events[cut:], rollups)):
+        world.write(*portion)
+        world.make_ingester(book=BOOK, rollups=each).ingest_once()
+    if len(events) % 2:
+        rebuild_usage(world.database, rollups)
     for query in asked:
         assert load_usage(world.database, query) == answer_plainly(events, query), query
     world.close()
@@ -102,6 +127,32 @@ def test_queries_on_whole_hours_are_answered_from_the_totals(world: World) -> No
     assert load_usage(world.database, UsageQuery(by=(UsageBy.STATUS,))) == []
 
 
+def test_labels_are_answered_from_the_totals_where_they_have_all_of_it(world: World) -> None:
+    rollups = Rollups(tags=("a",), values_max=2, pairs_max=1)
+    labels = {"version": "v1", "experiment": "e", "variant": "x"}
+    world.write(*(make_event(n, tags=(("a", f"{n}"),), **labels) for n in range(2)))
+    world.make_ingester(rollups=rollups).ingest_once()
+    by_label = [
+        UsageQuery(by=(UsageBy.VERSION, UsageBy.EXPERIMENT, UsageBy.VARIANT)),
+        UsageQuery(by=(), experiment="e", variant="x", version="v1"),
+        UsageQuery(by=(UsageBy.TAG, UsageBy.EXPERIMENT), tag="a"),
+        UsageQuery(by=(), tag="a", tag_value="1"),
+    ]
+    right = [load_usage(world.database, query) for query in by_label]
+    assert [len(rows) for rows in right] == [1, 1, 2, 1]
+    world.write(*(make_event(n, tags=(("a", f"{n}"),), experiment=f"{n}") for n in range(2, 6)))
+    world.make_ingester(rollups=rollups).ingest_once()
+    assert len(load_usage(world.database, by_label[2])) == 6, "more than there is room for: from the records"
+    with world.database.begin() as connection:
+        connection.execute(text("DELETE FROM ledger_events WHERE id > 2"))
+    assert [load_usage(world.database, query) for query in by_label] == right
+    with world.database.begin() as connection:
+        connection.execute(text("DELETE FROM ledger_events"))
+        connection.execute(text("DELETE FROM ledger_usage_daily WHERE is_other = 1"))
+        connection.execute(text("DELETE FROM ledger_tags_daily WHERE is_other = 1 OR is_rest = 1"))
+    assert [load_usage(world.database, query) for query in by_label] == right, "now from the totals"
+
+
 def test_nothing_gives_no_rows(world: World) -> None:
     assert load_usage(world.database, UsageQuery()) == []
     assert load_usage(world.database, UsageQuery(by=())) == []
@@ -111,7 +162,7 @@ def test_nothing_gives_no_rows(world: World) -> None:
 def test_what_cannot_be_answered_is_told(world: World) -> None:
     with pytest.raises(UsageQueryInvalid, match="not by both"):
         load_usage(world.database, UsageQuery(by=(UsageBy.HOUR, UsageBy.DAY)))
-    for asked in (UsageQuery(by=(UsageBy.TAG,)), UsageQuery(tag="a")):
+    for asked in (UsageQuery(by=(UsageBy.TAG,)), UsageQuery(tag="a"), UsageQuery(tag_value="a")):
         with pytest.raises(UsageQueryInvalid, match="name the tag"):
             load_usage(world.database, asked)
     with pytest.raises(UsageQueryInvalid, match="rows_max"):

@@ -2,7 +2,14 @@
 
 import pytest
 
-CONTRACT = {"test_alert_repo", "test_audit", "test_key_repo", "test_migration_costs", "test_signal_repo"}
+CONTRACT = {
+    "test_alert_repo",
+    "test_audit",
+    "test_key_repo",
+    "test_migration_costs",
+    "test_migration_labels",
+    "test_signal_repo",
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 from migration_rig import migrate_to
 from sqlalchemy import text
 
-from forebay.ledger.repo import load_daily_cells, load_usage_cells, rebuild_usage
+from forebay.ledger.repo import rebuild_usage
 from forebay.store.database import Database
+from ledger_totals import load_daily_cells, load_usage_cells
 from postgres_server import make_location, remove_location
 
 VALUES = {

@@ -5,9 +5,10 @@ Pure; `config_model` puts the section in its place.
 
 from typing import Annotated
 
-from pydantic import Field, StrictInt, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, StrictInt, ValidationInfo, field_validator
 
 from forebay.app.config_values import Bytes, Seconds, SecondsOrZero, Section
+from forebay.ledger.rollup import Rollups
 
 Days = Annotated[StrictInt, Field(ge=1, le=36_500)]
 
@@ -41,6 +42,15 @@ class RetentionConfig(Section):
         return days
 
 
+def _check_tag(name: str) -> str:
+    if "\0" in name:
+        raise ValueError("no tag has a NUL in its name")
+    return name
+
+
+TagName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_check_tag)]
+
+
 class LedgerConfig(Section):
     """The append-only record of what was done."""
 
@@ -56,3 +66,17 @@ class LedgerConfig(Section):
     retention: RetentionConfig = Field(
         default=RetentionConfig(), description="How long the database keeps what."
     )
+    rollup_tags: Annotated[tuple[TagName, ...], Field(max_length=16)] = Field(
+        default=(),
+        description="Names in requests' `metadata` that get totals of their own, so that bills by them are "
+        "quick and outlive the records. For those with few values, such as `customer`.",
+    )
+    rollup_values_max: Annotated[StrictInt, Field(ge=1, le=10_000)] = Field(
+        default=500,
+        description="Values of each of them that a day has totals for. Where there are more, a bill by that "
+        "tag reads the records.",
+    )
+
+    @property
+    def rollups(self) -> Rollups:
+        return Rollups(tags=tuple(dict.fromkeys(self.rollup_tags)), values_max=self.rollup_values_max)

@@ -75,12 +75,13 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     overhead_ns: int | None = None  #: duration less the waiting for target and caller
     request_bytes: int = 0
     answer_bytes: int = 0
-    experiment: str = ""  #: reserved
-    variant: str = ""  #: reserved
+    experiment: str = ""  #: as the request's `metadata` says
+    variant: str = ""  #: of the experiment; likewise
     worker: int = 0
     region: str = ""  #: of the last target tried
     tags: tuple[tuple[str, str], ...] = ()  #: the request's `metadata`, where it is as OpenAI has it
     units: tuple[tuple[str, int], ...] = ()  #: what else the target counted, by the names of its usage rules
+    version: str = ""  #: of the model, as `forebay.yaml` says of the last target tried
 
 
 Event = Finished  #: the union of all events, once there are more

@@ -49,6 +49,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     tls_ca: str | None = None  #: path of a PEM file with the authorities to trust instead of the system's
     connections_max: int = 1024  #: for each worker
     timeouts: Timeouts = Timeouts()
+    version: str = ""  #: of the model there, as `forebay.yaml` says; empty when it says nothing
     usage: tuple[UsageRule, ...] = ()  #: by which its answers are counted, beside what the dialect reads
 
 

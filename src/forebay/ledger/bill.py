@@ -1,7 +1,7 @@
 """The bill: what the requests of a time cost, and whose they were.  Only reads.
 
 It is a usage query for the figures that a bill has.  Over whole days it is answered from the daily totals, by
-tag from the records themselves.
+a tag that has none from the records themselves.
 """
 
 import re
@@ -26,7 +26,7 @@ FIGURES: Final = (
 #: What a bill can be told apart by.
 BILL_BY: Final = (
     *(UsageBy.TEAM, UsageBy.PROJECT, UsageBy.KEY, UsageBy.MODEL, UsageBy.POOL, UsageBy.TIER),
-    *(UsageBy.REGION, UsageBy.TAG, UsageBy.DAY),
+    *(UsageBy.REGION, UsageBy.VERSION, UsageBy.EXPERIMENT, UsageBy.VARIANT, UsageBy.TAG, UsageBy.DAY),
 )
 ROWS_MAX: Final = 100_000
 

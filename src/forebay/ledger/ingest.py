@@ -23,6 +23,7 @@ from forebay.ledger.repo import (
     lock_ledger,
     reconsider_unknown,
 )
+from forebay.ledger.rollup import NO_ROLLUPS, Rollups
 from forebay.ledger.segment import HEADER, SegmentError, is_final, list_segments, remove_unborn
 from forebay.ledger.tables import SegmentState
 from forebay.store.database import Database
@@ -67,6 +68,7 @@ class Ingester:
         clock: for how old a file is.
         limits: None takes the defaults.
         get_prices: the price book in force, by which the cost of what comes is computed.
+        get_rollups: which tags have totals of their own.
     """
 
     def __init__(
@@ -77,12 +79,14 @@ class Ingester:
         limits: IngestLimits | None = None,
         *,
         get_prices: Callable[[], PriceBook] = lambda: NO_PRICES,
+        get_rollups: Callable[[], Rollups] = lambda: NO_ROLLUPS,
     ) -> None:
         self._database = database
         self._folder = folder
         self._clock = clock
         self._limits = limits or IngestLimits()
         self._get_prices = get_prices
+        self._get_rollups = get_rollups
         self._has_reconsidered = False
 
     def ingest_once(self) -> IngestReport:
@@ -150,7 +154,7 @@ class Ingester:
             segment = segment or add_segment(connection, name, now_ns)
             if not advance_segment(connection, segment, batch, state, now_ns):
                 return add_segment(connection, name, now_ns)
-            add_events(connection, segment.id, batch.events, book)
+            add_events(connection, segment.id, batch.events, book, self._get_rollups())
             add_set_aside(connection, segment.id, batch.set_aside, now_ns)
         # Counted after the commit: a report never claims what was rolled back.
         report.records += len(batch.events)
@@ -208,7 +212,7 @@ class Ingester:
             with self._database.begin() as connection:
                 lock_ledger(connection)
                 moved, place = reconsider_unknown(
-                    connection, place, self._limits.batch_records, self._get_prices()
+                    connection, place, self._limits.batch_records, self._get_prices(), self._get_rollups()
                 )
             report.recovered += moved
         self._has_reconsidered = True

@@ -12,9 +12,10 @@ from sqlalchemy import Connection, RowMapping, bindparam, insert, select, tuple_
 from forebay.core.events import Tokens, UsageSource
 from forebay.core.prices import NOTHING_SPENT, Cost, PriceBook
 from forebay.ledger.marks import Kept, check_kept, load_marks
-from forebay.ledger.repo import decode_units, keep_terms, lock_ledger, rebuild_hours
-from forebay.ledger.rollup import HOUR_NS, add_known
+from forebay.ledger.repo import decode_units, keep_terms, lock_ledger
+from forebay.ledger.rollup import DAY_HOURS, HOUR_NS, NO_ROLLUPS, Rollups, add_known
 from forebay.ledger.tables import TOKEN_CLASSES, events, repricings
+from forebay.ledger.totals import rebuild_hours, rebuild_tags
 from forebay.store.database import Database
 
 ROWS_MAX = 10_000  #: that are held in memory at a time
@@ -39,6 +40,7 @@ def reprice(
     since_ns: int | None,
     until_ns: int | None,
     now_ns: int,
+    rollups: Rollups = NO_ROLLUPS,
     rows_max: int = ROWS_MAX,
 ) -> Repricing:
     """Price all records from `since_ns` on and before `until_ns` anew; None leaves a side open.
@@ -71,7 +73,8 @@ def reprice(
             cost_nano_usd_after=add_known(after),
         )
         if hours:
-            rebuild_hours(connection, min(hours), max(hours))
+            rebuild_hours(connection, min(hours), max(hours), rollups.pairs_max)
+            rebuild_tags(connection, {hour // DAY_HOURS for hour in hours}, rollups)
             row = asdict(report) | {"at_ns": now_ns, "since_ns": since_ns, "until_ns": until_ns}
             connection.execute(insert(repricings), row)
     return report

@@ -4,18 +4,16 @@ Every writing function runs in the caller's transaction, so that a cursor moves 
 An event is stored with what it cost.  The queries for people are in `usage` and `bill`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from operator import attrgetter
 
 import msgspec
 from sqlalchemy import (
-    Column,
     Connection,
     Dialect,
     RowMapping,
-    Table,
     column,
     delete,
     func,
@@ -24,25 +22,13 @@ from sqlalchemy import (
     table,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from forebay.core.events import Event, Finished, Outcome, Tokens, UsageSource
 from forebay.core.prices import PriceBook
 from forebay.ledger.batch import Batch, Reason, SetAside, read_event
 from forebay.ledger.marks import Kept, load_marks
-from forebay.ledger.rollup import (
-    DAY_HOURS,
-    HOUR_NS,
-    TOTALS,
-    Priced,
-    UsageCell,
-    UsageTotals,
-    fold_days,
-    fold_usage,
-)
-from forebay.ledger.sums import hour_of_event, sum_events, sum_totals
+from forebay.ledger.rollup import DAY_NS, HOUR_NS, NO_ROLLUPS, Priced, Rollups
 from forebay.ledger.tables import (
-    PLACES,
     TOKEN_CLASSES,
     SegmentState,
     events,
@@ -52,6 +38,7 @@ from forebay.ledger.tables import (
     usage_daily,
     usage_hourly,
 )
+from forebay.ledger.totals import add_totals, make_insert, rebuild_hours, rebuild_tags
 from forebay.store.database import Database
 
 _WRITE_LOCK = 0x6C6564676572  # any fixed number, for PostgreSQL's advisory lock
@@ -87,7 +74,7 @@ def add_segment(connection: Connection, name: str, now_ns: int) -> Segment:
     """The row of a file, made if there is none, in whatever state it is."""
     zeros = {"position": 0, "records": 0, "damaged_bytes": 0, "torn_bytes": 0}
     values = {"name": name, "state": SegmentState.OPEN.value, "state_since_ns": now_ns} | zeros
-    connection.execute(_insert(connection.dialect, segments).values(**values).on_conflict_do_nothing())
+    connection.execute(make_insert(connection.dialect, segments).values(**values).on_conflict_do_nothing())
     query = select(segments).where(segments.c.name == name)
     return _make_segment(connection.execute(query).mappings().one())
 
@@ -126,14 +113,18 @@ def change_state(connection: Connection, segment: Segment, state: SegmentState, 
 
 
 def add_events(
-    connection: Connection, segment_id: int, arrived: list[tuple[int, Event]], book: PriceBook
+    connection: Connection,
+    segment_id: int,
+    arrived: list[tuple[int, Event]],
+    book: PriceBook,
+    rollups: Rollups = NO_ROLLUPS,
 ) -> None:
-    """Store events by position with what they cost, and add them to the hourly totals."""
+    """Store events by position with what they cost, and add them to the totals."""
     if arrived:
         priced = [Priced(event, book.compute_cost(event)) for _, event in arrived]
         _insert_events(connection, segment_id, [position for position, _ in arrived], priced)
         keep_terms(connection, book, {each.cost.price_id for each in priced})
-        _add_usage(connection, fold_usage(priced))
+        add_totals(connection, priced, rollups)
 
 
 def keep_terms(connection: Connection, book: PriceBook, price_ids: Iterable[str]) -> None:
@@ -141,7 +132,7 @@ def keep_terms(connection: Connection, book: PriceBook, price_ids: Iterable[str]
     found = [book.used[price_id] for price_id in sorted(set(price_ids) - {""})]
     rows = [{"id": price.id, "terms": price.describe()} for price in found]
     if rows:
-        connection.execute(_insert(connection.dialect, prices).on_conflict_do_nothing(), rows)
+        connection.execute(make_insert(connection.dialect, prices).on_conflict_do_nothing(), rows)
 
 
 def add_set_aside(connection: Connection, segment_id: int, items: list[SetAside], now_ns: int) -> None:
@@ -152,7 +143,11 @@ def add_set_aside(connection: Connection, segment_id: int, items: list[SetAside]
 
 
 def reconsider_unknown(
-    connection: Connection, after: tuple[int, int], rows_max: int, book: PriceBook
+    connection: Connection,
+    after: tuple[int, int],
+    rows_max: int,
+    book: PriceBook,
+    rollups: Rollups = NO_ROLLUPS,
 ) -> tuple[int, tuple[int, int] | None]:
     """Take records that an earlier version could not read, and this one can, out of quarantine.
 
@@ -175,7 +170,7 @@ def reconsider_unknown(
             continue
         here = (place[0] == row["segment_id"]) & (place[1] == row["position"])
         if connection.execute(delete(quarantine).where(here)).rowcount == 1:
-            add_events(connection, row["segment_id"], [(row["position"], event)], book)
+            add_events(connection, row["segment_id"], [(row["position"], event)], book, rollups)
             moved += 1
     return moved, (rows[-1]["segment_id"], rows[-1]["position"]) if rows else None
 
@@ -186,7 +181,7 @@ def load_events(connection: Connection, after_id: int, events_max: int) -> list[
     return [(row["id"], _make_event(row)) for row in connection.execute(query).mappings()]
 
 
-def rebuild_usage(database: Database) -> int:
+def rebuild_usage(database: Database, rollups: Rollups = NO_ROLLUPS) -> int:
     """Add the ledger up anew into the totals; returns the number of events that were added up.
 
     Totals of a time whose records may be gone stay as they are.  Ingest waits meanwhile: reading all events
@@ -196,98 +191,12 @@ def rebuild_usage(database: Database) -> int:
         lock_ledger(connection)
         gone_before_ns = load_marks(connection)[Kept.RECORDS].gone_before_ns
         first = gone_before_ns // HOUR_NS if gone_before_ns else None
-        rebuild_hours(connection, first, None)
+        rebuild_hours(connection, first, None, rollups.pairs_max)
+        first_day = gone_before_ns // DAY_NS
+        days = select(usage_daily.c.day).distinct().where(usage_daily.c.day >= first_day)
+        rebuild_tags(connection, list(connection.execute(days).scalars()), rollups)
         counted = select(func.sum(usage_hourly.c.requests)).where(usage_hourly.c.hour >= (first or 0))
         return int(connection.execute(counted).scalar() or 0)
-
-
-def rebuild_hours(connection: Connection, first: int | None, last: int | None) -> None:
-    """The same for the hours from `first` to `last`, both included, and their days; None leaves a side open.
-
-    Needs the lock of `lock_ledger`, and all records of that time and of its days.
-    """
-    old, source = delete(usage_hourly), select(hour_of_event().label("hour"), *_places(), *sum_events())
-    if first is not None:
-        old = old.where(usage_hourly.c.hour >= first)
-        source = source.where(events.c.at_ns >= first * HOUR_NS)
-    if last is not None:
-        old = old.where(usage_hourly.c.hour <= last)
-        source = source.where(events.c.at_ns < (last + 1) * HOUR_NS)
-    connection.execute(old)
-    # By name: PostgreSQL does not see that two expressions with parameters are the same.
-    source = source.group_by("hour", *PLACES)
-    connection.execute(insert(usage_hourly).from_select(["hour", *PLACES, *TOTALS], source))
-    _rebuild_days(
-        connection,
-        None if first is None else first // DAY_HOURS,
-        None if last is None else last // DAY_HOURS,
-    )
-
-
-def _rebuild_days(connection: Connection, first: int | None, last: int | None) -> None:
-    """From the hours."""
-    old, hour = delete(usage_daily), usage_hourly.c.hour
-    places = [usage_hourly.c[name] for name in PLACES]
-    source = select((hour // DAY_HOURS).label("day"), *places, *sum_totals(usage_hourly))
-    if first is not None:
-        old = old.where(usage_daily.c.day >= first)
-        source = source.where(hour >= first * DAY_HOURS)
-    if last is not None:
-        old = old.where(usage_daily.c.day <= last)
-        source = source.where(hour < (last + 1) * DAY_HOURS)
-    connection.execute(old)
-    source = source.group_by("day", *PLACES)
-    connection.execute(insert(usage_daily).from_select(["day", *PLACES, *TOTALS], source))
-
-
-def _places() -> list[Column[str]]:
-    return [events.c[name] for name in PLACES]
-
-
-def load_usage_cells(connection: Connection) -> dict[UsageCell, UsageTotals]:
-    """The whole table of hourly totals."""
-    rows = connection.execute(select(usage_hourly)).mappings()
-    return {_make_cell(row, row["hour"]): _make_totals(row) for row in rows}
-
-
-def load_daily_cells(connection: Connection) -> dict[UsageCell, UsageTotals]:
-    """The whole table of daily totals, as `rollup.fold_days` has them."""
-    rows = connection.execute(select(usage_daily)).mappings()
-    return {_make_cell(row, row["day"] * DAY_HOURS): _make_totals(row) for row in rows}
-
-
-def _make_cell(row: RowMapping, hour: int) -> UsageCell:
-    return UsageCell(hour, *(row[name] for name in PLACES))
-
-
-def _make_totals(row: RowMapping) -> UsageTotals:
-    return UsageTotals(**{name: row[name] for name in TOTALS})
-
-
-def _add_usage(connection: Connection, cells: Mapping[UsageCell, UsageTotals]) -> None:
-    if not cells:
-        return
-    hours = [cell._asdict() | asdict(totals) for cell, totals in sorted(cells.items())]
-    connection.execute(_make_usage_upsert(connection.dialect, usage_hourly), hours)
-    days = [
-        cell._asdict() | asdict(totals) | {"day": cell.hour // DAY_HOURS}
-        for cell, totals in sorted(fold_days(cells).items())
-    ]
-    for row in days:
-        del row["hour"]
-    connection.execute(_make_usage_upsert(connection.dialect, usage_daily), days)
-
-
-# What one statement costs to build and compile is paid once, not with each batch of a few records.
-@lru_cache(maxsize=4)
-def _make_usage_upsert(dialect: Dialect, totals: Table) -> sqlite.Insert | postgresql.Insert:
-    statement = _insert(dialect, totals)
-    old, new = totals.c, statement.excluded
-    return statement.on_conflict_do_update(
-        index_elements=list(totals.primary_key.columns),
-        # As `merge_totals`: unknown and known is known.
-        set_={name: func.coalesce(old[name] + new[name], old[name], new[name]) for name in TOTALS},
-    )
 
 
 @lru_cache(maxsize=4)
@@ -298,11 +207,6 @@ def _compile_event_insert(dialect: Dialect) -> tuple[str, bool]:
     compiled = insert(target).compile(dialect=dialect, column_keys=list(_EVENT_COLUMNS))
     assert tuple(compiled.positiontup or _EVENT_COLUMNS) == _EVENT_COLUMNS
     return str(compiled), compiled.positional
-
-
-def _insert(dialect: Dialect, table: Table) -> sqlite.Insert | postgresql.Insert:
-    """An insert that knows what to do about a row that is there; SQLite and PostgreSQL write it alike."""
-    return postgresql.insert(table) if dialect.name == "postgresql" else sqlite.insert(table)
 
 
 def _make_segment(row: RowMapping) -> Segment:
@@ -334,11 +238,11 @@ def _insert_events(
     statement, is_positional = _compile_event_insert(connection.dialect)
     rows = [
         (
-            *(segment_id, position, cost.nano_usd, cost.price_id),
-            *(_encode_pairs(event.tags), _encode_pairs(event.units)),
-            *_get_values(event),
+            *(segment_id, position, each.cost.nano_usd, each.cost.price_id),
+            *(_encode_pairs(each.event.tags), _encode_pairs(each.event.units)),
+            *_get_values(each.event),
         )
-        for position, (event, cost) in zip(positions, priced, strict=True)
+        for position, each in zip(positions, priced, strict=True)
     ]
     if is_positional:
         connection.exec_driver_sql(statement, rows)

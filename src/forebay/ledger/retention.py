@@ -14,13 +14,13 @@ from sqlalchemy import Column, Connection, Executable, Table, delete, func, inse
 
 from forebay.core.clock import Clock
 from forebay.ledger.marks import Kept, load_marks
-from forebay.ledger.repo import lock_ledger, rebuild_hours
-from forebay.ledger.rollup import DAY_HOURS, HOUR_NS
+from forebay.ledger.repo import lock_ledger
+from forebay.ledger.rollup import DAY_HOURS, DAY_NS, HOUR_NS, NO_ROLLUPS, Rollups
 from forebay.ledger.sums import sum_events, sum_totals
-from forebay.ledger.tables import events, removals, usage_daily, usage_hourly
+from forebay.ledger.tables import events, removals, tags_daily, usage_daily, usage_hourly
+from forebay.ledger.totals import delete_tags, rebuild_hours, rebuild_tag_day
 from forebay.store.database import Database
 
-DAY_NS: Final = DAY_HOURS * HOUR_NS
 PORTION_ROWS: Final = 2_000
 
 
@@ -79,6 +79,7 @@ class Retention:
         database: where the tables are.
         clock: for what is old.
         tell: is called within the transaction that seals the removal of a day.
+        get_rollups: which tags have totals of their own, that must hold all of the records as well.
         portion_rows: records that one transaction removes.
     """
 
@@ -88,11 +89,13 @@ class Retention:
         clock: Clock,
         tell: Callable[[Connection, Removal], None],
         *,
+        get_rollups: Callable[[], Rollups] = lambda: NO_ROLLUPS,
         portion_rows: int = PORTION_ROWS,
     ) -> None:
         self._database = database
         self._clock = clock
         self._tell = tell
+        self._get_rollups = get_rollups
         self._portion_rows = portion_rows
 
     def find_excess(self, keep: KeepDays) -> list[Excess]:
@@ -134,7 +137,7 @@ class Retention:
         day_ns = int(first) * place.unit_ns // DAY_NS * DAY_NS
         if day_ns + DAY_NS > mark.gone_before_ns:
             if kind is Kept.RECORDS:
-                _prove_totals(connection, day_ns)
+                _prove_totals(connection, day_ns, self._get_rollups())
             self._move_mark(
                 connection, Removal(kind=kind, day_ns=day_ns, rows=_count(connection, kind, day_ns))
             )
@@ -155,7 +158,7 @@ class Retention:
         self._tell(connection, removal)
 
 
-def _prove_totals(connection: Connection, day_ns: int) -> None:
+def _prove_totals(connection: Connection, day_ns: int, rollups: Rollups) -> None:
     """Whatever may have happened to the totals of a day: after this they are those of its records."""
     query = select(*sum_events()).where(events.c.at_ns >= day_ns, events.c.at_ns < day_ns + DAY_NS)
     expected = _find_sums(connection, query)
@@ -164,7 +167,12 @@ def _prove_totals(connection: Connection, day_ns: int) -> None:
     hourly = _find_sums(connection, select(*sum_totals(usage_hourly)).where(hours))
     daily = _find_sums(connection, select(*sum_totals(usage_daily)).where(usage_daily.c.day == day))
     if not hourly == daily == expected:
-        rebuild_hours(connection, first_hour, first_hour + DAY_HOURS - 1)
+        rebuild_hours(connection, first_hour, first_hour + DAY_HOURS - 1, rollups.pairs_max)
+    for tag in rollups.tags:
+        known = tags_daily.c
+        tagged = select(*sum_totals(tags_daily)).where(known.tag == tag, known.day == day)
+        if _find_sums(connection, tagged) != expected:
+            rebuild_tag_day(connection, tag, day, rollups.values_max)
 
 
 def _find_sums(connection: Connection, query: Executable) -> list[int | None]:
@@ -182,6 +190,8 @@ def _delete_portion(connection: Connection, kind: Kept, first: int, day_ns: int,
     """Records by number; totals by periods, each of which holds no more rows than there are places."""
     if kind is not Kept.RECORDS:
         place = _PLACES[kind]
+        if kind is Kept.DAILY:
+            delete_tags(connection, first)
         return connection.execute(delete(place.table).where(place.period == first)).rowcount
     oldest = (
         select(events.c.id).where(events.c.at_ns < day_ns + DAY_NS).order_by(events.c.at_ns).limit(rows_max)

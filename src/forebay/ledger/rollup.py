@@ -7,13 +7,30 @@ away and folded anew.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from forebay.core.events import Event, Outcome, UsageSource
 from forebay.core.prices import TOKEN_CLASSES, Cost
 
 HOUR_NS = 3600 * 10**9
 DAY_HOURS = 24
+DAY_NS = DAY_HOURS * HOUR_NS
+
+Named = TypeVar("Named", str, tuple[str, str])
+Pair = tuple[str, str]  #: an experiment and a variant
+NO_PAIR: Pair = ("", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollups:
+    """What has totals of its own, and how much of what callers name there is room for."""
+
+    tags: tuple[str, ...] = ()
+    values_max: int = 500  #: of each tag in a day
+    pairs_max: int = 100  #: of an experiment and a variant in an hour
+
+
+NO_ROLLUPS = Rollups()
 
 
 class Priced(NamedTuple):
@@ -21,6 +38,7 @@ class Priced(NamedTuple):
 
     event: Event
     cost: Cost
+    is_other: bool = False  #: its hour has no room for its experiment and variant
 
 
 class UsageCell(NamedTuple):
@@ -34,6 +52,20 @@ class UsageCell(NamedTuple):
     pool: str
     tier: str
     region: str
+    version: str
+    experiment: str
+    variant: str
+    is_other: int  #: 1 for all pairs that found no room
+
+
+class TagCell(NamedTuple):
+    """Where an event is counted for one tag.  `place.hour` is that at which the day begins."""
+
+    tag: str
+    day: int
+    is_rest: int  #: 1 for all values that found no room
+    value: str
+    place: UsageCell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +111,8 @@ TOTALS = tuple(field.name for field in fields(UsageTotals))
 NOTHING = UsageTotals()
 
 
-def compute_cell(event: Event) -> UsageCell:
+def compute_cell(event: Event, *, is_other: bool = False) -> UsageCell:
+    experiment, variant = NO_PAIR if is_other else (event.experiment, event.variant)
     return UsageCell(
         event.at_ns // HOUR_NS,
         event.team,
@@ -89,15 +122,68 @@ def compute_cell(event: Event) -> UsageCell:
         event.pool,
         event.tier,
         event.region,
+        event.version,
+        experiment,
+        variant,
+        int(is_other),
     )
+
+
+def mark_others(
+    priced: Iterable[Priced], known: Mapping[int, Iterable[Pair]], pairs_max: int
+) -> list[Priced]:
+    """The same, with those marked that find no room: the first pairs of an hour have it.
+
+    Args:
+        priced: in the order in which they are stored.
+        known: the pairs that are there already, by hour.
+    """
+    rooms = {hour: set(pairs) for hour, pairs in known.items()}
+    marked = []
+    for each in priced:
+        event = each.event
+        if event.experiment or event.variant:
+            room = rooms.setdefault(event.at_ns // HOUR_NS, set())
+            pair = (event.experiment, event.variant)
+            each = each._replace(is_other=not _find_room(room, pair, pairs_max))
+        marked.append(each)
+    return marked
 
 
 def fold_usage(priced: Iterable[Priced]) -> dict[UsageCell, UsageTotals]:
     """The totals of the events, by cell."""
     groups: defaultdict[UsageCell, list[Priced]] = defaultdict(list)
     for each in priced:
-        groups[compute_cell(each.event)].append(each)
+        groups[compute_cell(each.event, is_other=each.is_other)].append(each)
     return {cell: compute_totals(group) for cell, group in groups.items()}
+
+
+def fold_tag(
+    priced: Iterable[Priced], tag: str, known: Mapping[int, Iterable[str]], values_max: int
+) -> dict[TagCell, UsageTotals]:
+    """The totals of the events of each day, by a tag's value.  The first values of a day have room.
+
+    Args:
+        priced: in the order in which they are stored, and marked as for the hours.
+        known: the values that are there already, by day.
+    """
+    rooms = {day: set(values) for day, values in known.items()}
+    groups: defaultdict[TagCell, list[Priced]] = defaultdict(list)
+    for each in priced:
+        day = each.event.at_ns // DAY_NS
+        value = dict(each.event.tags).get(tag, "")
+        is_rest = bool(value) and not _find_room(rooms.setdefault(day, set()), value, values_max)
+        place = compute_cell(each.event, is_other=each.is_other)._replace(hour=day * DAY_HOURS)
+        groups[TagCell(tag, day, int(is_rest), "" if is_rest else value, place)].append(each)
+    return {cell: compute_totals(group) for cell, group in groups.items()}
+
+
+def _find_room(room: set[Named], name: Named, most: int) -> bool:
+    if name not in room:
+        if len(room) >= most:
+            return False
+        room.add(name)
+    return True
 
 
 def compute_totals(priced: list[Priced]) -> UsageTotals:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from sqlalchemy import ColumnElement, Integer, Table, case, cast, func
+from sqlalchemy import ColumnElement, Integer, Table, Text, case, cast, func, literal, select
+from sqlalchemy.dialects.postgresql import JSON
 
 from forebay.core.events import Outcome, UsageSource
 from forebay.ledger.rollup import HOUR_NS, TOTALS
@@ -14,8 +15,18 @@ def hour_of_event() -> ColumnElement[int]:
     return cast(events.c.at_ns // HOUR_NS, Integer)
 
 
+def find_tag(name: str, dialect: str) -> ColumnElement[str]:
+    """A tag's value, whatever characters are in its name; empty where an event has no such tag."""
+    if dialect == "postgresql":
+        value: ColumnElement[str] = cast(events.c.tags, JSON)[literal(name, Text)].astext
+    else:
+        tag = func.json_each(events.c.tags).table_valued("key", "value")
+        value = select(tag.c.value).where(tag.c.key == name).correlate(events).scalar_subquery()
+    return func.coalesce(value, "")
+
+
 def sum_totals(table: Table, figures: Iterable[str] = TOTALS) -> list[ColumnElement[int]]:
-    """Over `usage_hourly` or `usage_daily`."""
+    """Over a table of totals."""
     return [func.sum(table.c[name]).label(name) for name in figures]
 
 

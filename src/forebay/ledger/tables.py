@@ -1,6 +1,7 @@
 """The ledger's tables, as SQLAlchemy names them; the migrations in `store` make them.  Holds no query."""
 
 from enum import StrEnum
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -26,7 +27,10 @@ TOKEN_CLASSES = (
 )
 COUNTS = ("requests", "failed", "abandoned", "estimated", "unpriced")
 #: Whose usage it was, and what answered: what the hourly totals tell apart, beside the hour.
-PLACES = ("team", "project", "key_id", "model", "pool", "tier", "region")
+PLACES = (
+    *("team", "project", "key_id", "model", "pool", "tier", "region"),
+    *("version", "experiment", "variant"),
+)
 
 
 class SegmentState(StrEnum):
@@ -88,6 +92,7 @@ events = Table(
     Column("price_id", String(40), nullable=False, server_default=""),  # of `prices`; empty: none
     Column("tags", Text),  # a JSON object of strings; NULL: none
     Column("units", Text),  # a JSON object of integers; NULL: none
+    Column("version", Text, nullable=False, server_default=""),
     UniqueConstraint("segment_id", "position"),
     Index(None, "at_ns"),
     sqlite_autoincrement=True,
@@ -144,7 +149,7 @@ removals = Table(
 )
 
 
-def _make_totals(name: str, period: str) -> Table:
+def _make_totals(name: str, *periods: Column[Any]) -> Table:
     """Totals of each period, counted since the epoch (UTC), for each place.
 
     A bill reads periods in a row, and so they lie.
@@ -152,8 +157,10 @@ def _make_totals(name: str, period: str) -> Table:
     return Table(
         name,
         metadata,
-        Column(period, Integer, primary_key=True, autoincrement=False),
+        *periods,
         *(Column(name, Text, primary_key=True) for name in PLACES),
+        # 1: experiments and variants for which the hour has no room, all together and without their names.
+        Column("is_other", Integer, primary_key=True, autoincrement=False),
         *(Column(name, BigInteger, nullable=False) for name in COUNTS),
         *(Column(f"tokens_{name}", BigInteger) for name in TOKEN_CLASSES),
         Column("cost_nano_usd", BigInteger),  # of requests whose cost is known; NULL: of none
@@ -166,7 +173,21 @@ def _make_totals(name: str, period: str) -> Table:
     )
 
 
+def _make_period(name: str) -> Column[int]:
+    return Column(name, Integer, primary_key=True, autoincrement=False)
+
+
 #: A fold over `events` (`rollup.fold_usage`), kept up in the same transaction.
-usage_hourly = _make_totals("ledger_usage_hourly", "hour")
+usage_hourly = _make_totals("ledger_usage_hourly", _make_period("hour"))
 #: The same by days, for a bill of a month: with many keys the hours alone are too many to add up while asked.
-usage_daily = _make_totals("ledger_usage_daily", "day")
+usage_daily = _make_totals("ledger_usage_daily", _make_period("day"))
+#: The totals of days once more for each tag that is rolled up, told apart by its value: each of these tags
+#: has all requests of a day, those without it under an empty value.
+tags_daily = _make_totals(
+    "ledger_tags_daily",
+    Column("tag", Text, primary_key=True),
+    _make_period("day"),
+    # 1: values for which the day has no room, all together under an empty one.
+    _make_period("is_rest"),
+    Column("value", Text, primary_key=True),
+)

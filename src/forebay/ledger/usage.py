@@ -4,24 +4,23 @@
 in segments alone are not in them; whoever wants those calls `Ingester.ingest_once` first.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Label, RowMapping, Table, Text, cast, func, literal, select
-from sqlalchemy.dialects.postgresql import JSON
+from sqlalchemy import ColumnElement, Connection, Label, RowMapping, Table, func, select
 
 from forebay.core.errors import CallerError
 from forebay.ledger.marks import Kept, check_kept, load_marks
-from forebay.ledger.rollup import DAY_HOURS, HOUR_NS, TOTALS, UsageTotals
-from forebay.ledger.sums import hour_of_event, sum_events, sum_totals
-from forebay.ledger.tables import events, usage_daily, usage_hourly
+from forebay.ledger.rollup import DAY_HOURS, DAY_NS, HOUR_NS, TOTALS, UsageTotals
+from forebay.ledger.sums import find_tag, hour_of_event, sum_events, sum_totals
+from forebay.ledger.tables import events, tags_daily, usage_daily, usage_hourly
 from forebay.store.database import Database
 
 HOUR_S = 3600
 DAY_S = DAY_HOURS * HOUR_S
-DAY_NS = DAY_HOURS * HOUR_NS
+TAG_LABEL = "value_of_tag"  # `tag` is a column, and GROUP BY would take it for that
 
 
 class UsageBy(StrEnum):
@@ -38,6 +37,9 @@ class UsageBy(StrEnum):
     POOL = "pool"
     TIER = "tier"
     REGION = "region"
+    VERSION = "version"
+    EXPERIMENT = "experiment"
+    VARIANT = "variant"
     TAG = "tag"
 
 
@@ -49,7 +51,8 @@ class UsageQueryInvalid(CallerError):
 class UsageQuery:
     """From `since_ns` on and before `until_ns`; None leaves a side or a filter open.  `key` is a key's id.
 
-    `tag` names the tag to group by.  `figures` are the totals that are wanted; others stay as in NOTHING.
+    `tag` names the tag to group by, or the one that is to have `tag_value`.  `figures` are the totals that
+    are wanted; others stay as in NOTHING.
     """
 
     by: tuple[UsageBy, ...] = (UsageBy.KEY, UsageBy.MODEL, UsageBy.HOUR)
@@ -57,7 +60,11 @@ class UsageQuery:
     until_ns: int | None = None
     key: str | None = None
     model: str | None = None
+    version: str | None = None
+    experiment: str | None = None
+    variant: str | None = None
     tag: str | None = None
+    tag_value: str | None = None
     figures: tuple[str, ...] = TOTALS
     rows_max: int = 10_000
 
@@ -76,6 +83,9 @@ class UsageRow:
     pool: str | None = None
     tier: str | None = None
     region: str | None = None
+    version: str | None = None  #: of the model
+    experiment: str | None = None
+    variant: str | None = None
     tag: str | None = None  #: its value; empty where a request has no such tag
     totals: UsageTotals
 
@@ -87,18 +97,20 @@ def load_usage(database: Database, query: UsageQuery) -> list[UsageRow]:
     StoreUnavailable.
     """
     groups = _list_groups(query)
-    table = _choose_table(query)
     figures = ("requests", *(name for name in query.figures if name != "requests"))
-    columns = [_group_column(table, by, query, database.dialect) for by in groups]
-    totals = sum_events(figures) if table is events else sum_totals(table, figures)
-    # By name: PostgreSQL does not see that two expressions with parameters are the same.
-    names = [column.name for column in columns]
-    statement = select(*columns, *totals).where(*_list_conditions(table, query))
-    statement = statement.group_by(*names).limit(query.rows_max + 1)
     with database.read() as connection:
-        _check_kept(connection, table, query)
+        table = _choose_table(query)
+        if table is not events and not _is_exact(connection, table, query):
+            table = events
+        kind, hint = _KINDS[table]
+        check_kept(load_marks(connection), kind, query.since_ns, hint)
+        columns = [_group_column(table, by, query, database.dialect) for by in groups]
+        totals = sum_events(figures) if table is events else sum_totals(table, figures)
+        # By name: PostgreSQL does not see that two expressions with parameters are the same.
+        names = [column.name for column in columns]
+        statement = select(*columns, *totals).where(*_list_conditions(table, query, database.dialect))
+        statement = statement.group_by(*names).limit(query.rows_max + 1)
         rows = [row for row in connection.execute(statement).mappings() if row["requests"]]
-        _check_kept(connection, table, query)  # a mark is moved before anything goes, perhaps meanwhile
     if len(rows) > query.rows_max:
         raise UsageQueryInvalid(
             f"more than {query.rows_max} rows: narrow the time, name a key or model, or group by less"
@@ -123,42 +135,68 @@ def read_usage(location: Path | str, query: UsageQuery) -> list[UsageRow]:
 #: In the order of UsageRow's fields.
 _ORDER = (
     *(UsageBy.HOUR, UsageBy.DAY, UsageBy.KEY, UsageBy.MODEL, UsageBy.TARGET, UsageBy.STATUS),
-    *(UsageBy.TEAM, UsageBy.PROJECT, UsageBy.POOL, UsageBy.TIER, UsageBy.REGION, UsageBy.TAG),
+    *(UsageBy.TEAM, UsageBy.PROJECT, UsageBy.POOL, UsageBy.TIER, UsageBy.REGION),
+    *(UsageBy.VERSION, UsageBy.EXPERIMENT, UsageBy.VARIANT, UsageBy.TAG),
 )
-_IN_EVENTS_ALONE = {UsageBy.TARGET, UsageBy.STATUS, UsageBy.TAG}
+_IN_EVENTS_ALONE = {UsageBy.TARGET, UsageBy.STATUS}
 
 
 def _list_groups(query: UsageQuery) -> list[UsageBy]:
     if UsageBy.HOUR in query.by and UsageBy.DAY in query.by:
         raise UsageQueryInvalid("group by hour or by day, not by both", param="by")
-    if (UsageBy.TAG in query.by) != (query.tag is not None):
-        raise UsageQueryInvalid("to group by tag, name the tag, and group by no other", param="tag")
+    if UsageBy.TAG in query.by and query.tag is None:
+        raise UsageQueryInvalid("to group by tag, name the tag", param="tag")
+    if query.tag is not None and UsageBy.TAG not in query.by and query.tag_value is None:
+        raise UsageQueryInvalid("name the tag's value, or group by tag", param="tag")
+    if query.tag is None and query.tag_value is not None:
+        raise UsageQueryInvalid("name the tag that is to have the value", param="tag")
     if query.rows_max < 1:
         raise UsageQueryInvalid("rows_max must be 1 at least", param="rows_max")
     return [by for by in _ORDER if by in query.by]
 
 
 def _choose_table(query: UsageQuery) -> Table:
-    """The smallest that holds the answer."""
+    """The smallest that may hold the answer."""
     bounds = [at for at in (query.since_ns, query.until_ns) if at is not None]
     if not _IN_EVENTS_ALONE.isdisjoint(query.by) or any(at % HOUR_NS for at in bounds):
         return events
-    if UsageBy.HOUR in query.by or any(at % DAY_NS for at in bounds):
-        return usage_hourly
-    return usage_daily
+    is_hourly = UsageBy.HOUR in query.by or any(at % DAY_NS for at in bounds)
+    if query.tag is not None:
+        return events if is_hourly else tags_daily
+    return usage_hourly if is_hourly else usage_daily
+
+
+def _is_exact(connection: Connection, table: Table, query: UsageQuery) -> bool:
+    """Whether totals can tell apart what is asked for: what had no room in them has no name there."""
+    whole = replace(query, experiment=None, variant=None, tag_value=None)
+    asks_pair = not {UsageBy.EXPERIMENT, UsageBy.VARIANT}.isdisjoint(query.by)
+    if asks_pair or query.experiment is not None or query.variant is not None:
+        nameless = select(table.c.is_other).where(table.c.is_other == 1)
+        if connection.execute(nameless.where(*_list_conditions(table, whole, "")).limit(1)).first():
+            return False
+    if table is not tags_daily:
+        return True
+    # A tag may have been rolled up for a part of the time only.
+    counted = [
+        connection.execute(
+            select(func.sum(each.c.requests)).where(*conditions, *_list_conditions(each, whole, ""))
+        ).scalar()
+        for each, conditions in ((tags_daily, [tags_daily.c.is_rest == 0]), (usage_daily, []))
+    ]
+    return counted[0] == counted[1]
 
 
 #: What each table holds, and how else the answer is there where that is gone.
 _KINDS = {
-    events: (Kept.RECORDS, "totals know no status, target and tag, and no part of an hour; ask without"),
+    events: (
+        Kept.RECORDS,
+        "totals know no status, no target and no part of an hour, and of tags and experiments only those "
+        "that were rolled up and had room; ask without",
+    ),
     usage_hourly: (Kept.HOURLY, "ask by days, and from the begin of one to the begin of another (UTC)"),
     usage_daily: (Kept.DAILY, "nothing is left of that time"),
+    tags_daily: (Kept.DAILY, "nothing is left of that time"),
 }
-
-
-def _check_kept(connection: Connection, table: Table, query: UsageQuery) -> None:
-    kind, hint = _KINDS[table]
-    check_kept(load_marks(connection), kind, query.since_ns, hint)
 
 
 def _hour(table: Table) -> ColumnElement[int]:
@@ -166,7 +204,7 @@ def _hour(table: Table) -> ColumnElement[int]:
 
 
 def _day(table: Table) -> ColumnElement[int]:
-    return usage_daily.c.day if table is usage_daily else _hour(table) // DAY_HOURS
+    return _hour(table) // DAY_HOURS if table in (events, usage_hourly) else table.c.day
 
 
 def _group_column(table: Table, by: UsageBy, query: UsageQuery, dialect: str) -> Label[Any]:
@@ -178,29 +216,25 @@ def _group_column(table: Table, by: UsageBy, query: UsageQuery, dialect: str) ->
         case UsageBy.KEY:
             return table.c.key_id.label("key")
         case UsageBy.TAG:
-            return func.coalesce(_find_tag(query.tag or "", dialect), "").label("tag")
+            return _tag_value(table, query.tag or "", dialect).label(TAG_LABEL)
         case _:
             return table.c[by.value].label(by.value)
 
 
-def _find_tag(name: str, dialect: str) -> ColumnElement[str]:
-    """A tag's value, whatever characters are in its name; NULL where there is none."""
-    if dialect == "postgresql":
-        value: ColumnElement[str] = cast(events.c.tags, JSON)[literal(name, Text)].astext
-        return value
-    tag = func.json_each(events.c.tags).table_valued("key", "value")
-    return select(tag.c.value).where(tag.c.key == name).correlate(events).scalar_subquery()
+def _tag_value(table: Table, name: str, dialect: str) -> ColumnElement[str]:
+    return find_tag(name, dialect) if table is events else table.c.value
 
 
 #: The column that says when, and how many nanoseconds one of it is.
 _TIMES: dict[Table, tuple[ColumnElement[int], int]] = {
     usage_daily: (usage_daily.c.day, DAY_NS),
+    tags_daily: (tags_daily.c.day, DAY_NS),
     usage_hourly: (usage_hourly.c.hour, HOUR_NS),
     events: (events.c.at_ns, 1),
 }
 
 
-def _list_conditions(table: Table, query: UsageQuery) -> list[ColumnElement[bool]]:
+def _list_conditions(table: Table, query: UsageQuery, dialect: str) -> list[ColumnElement[bool]]:
     time, unit = _TIMES[table]
     conditions: list[ColumnElement[bool]] = []
     if query.since_ns is not None:
@@ -209,8 +243,13 @@ def _list_conditions(table: Table, query: UsageQuery) -> list[ColumnElement[bool
         conditions.append(time < query.until_ns // unit)
     if query.key is not None:
         conditions.append(table.c.key_id == query.key)
-    if query.model is not None:
-        conditions.append(table.c.model == query.model)
+    for name in ("model", "version", "experiment", "variant"):
+        if (value := getattr(query, name)) is not None:
+            conditions.append(table.c[name] == value)
+    if table is tags_daily:
+        conditions.append(tags_daily.c.tag == query.tag)
+    if query.tag is not None and query.tag_value is not None:
+        conditions.append(_tag_value(table, query.tag, dialect) == query.tag_value)
     return conditions
 
 
@@ -218,6 +257,6 @@ def _make_row(row: RowMapping, names: list[str], figures: tuple[str, ...]) -> Us
     # What nobody knew stays unknown.  PostgreSQL adds big integers up as decimals.
     sums = {name: None if row[name] is None else int(row[name]) for name in figures}
     return UsageRow(
-        **{name: row[name] for name in names},
+        **{"tag" if name == TAG_LABEL else name: row[name] for name in names},
         totals=UsageTotals(**sums),  # type: ignore[arg-type]  # None only where it may be
     )

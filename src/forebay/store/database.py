@@ -43,6 +43,12 @@ _MIGRATION_LOCK = 0x666F7265626179  # any fixed number, for PostgreSQL's advisor
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 #: SQLSTATEs of a lock timeout, a serialization failure, a deadlock, and too many connections.
 _BUSY_STATES = {"55P03", "40001", "40P01", "53300"}
+_TO_WRITE = ". It and its folder must be writable also to look: run this as the user who runs `forebay up`"
+_REMEDIES = {
+    sqlite3.SQLITE_READONLY: _TO_WRITE,
+    sqlite3.SQLITE_CANTOPEN: _TO_WRITE,
+    sqlite3.SQLITE_FULL: ". Make room on its disk",
+}
 
 
 def make_metadata() -> MetaData:
@@ -55,7 +61,11 @@ class Database:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._place = _name_place(engine.url)
         self._writing = engine.execution_options(**{_WRITING: True})
+        self._reading = engine
+        if engine.dialect.name == "postgresql":  # where each statement sees what was committed by then
+            self._reading = engine.execution_options(isolation_level="REPEATABLE READ")
         self.dialect = engine.dialect.name  #: `sqlite` or `postgresql`
 
     @classmethod
@@ -72,7 +82,7 @@ class Database:
             engine = create_engine(url, hide_parameters=True, connect_args={"timeout": busy_timeout_s})
             event.listen(engine, "connect", _set_up_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
-            with _typed_errors():
+            with _typed_errors(_name_place(url)):
                 _set_up_file(engine)
         else:
             engine = _create_postgres(url, busy_timeout_s)
@@ -88,13 +98,13 @@ class Database:
         Takes SQLite's write lock at once, so that what was read inside stays true until the commit.
         Raises StoreBusy and StoreUnavailable.
         """
-        with _typed_errors(), self._writing.begin() as connection:
+        with _typed_errors(self._place), self._writing.begin() as connection:
             yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that only reads, from one state of the database.  Raises as `begin`."""
-        with _typed_errors(), self._engine.connect() as connection:
+        with _typed_errors(self._place), self._reading.connect() as connection:
             yield connection
 
     def migrate(self) -> str:
@@ -155,7 +165,7 @@ class Database:
         """
         if self.dialect != "sqlite":
             return
-        with _typed_errors():
+        with _typed_errors(self._place):
             raw = self._engine.raw_connection()
             try:
                 cursor = raw.cursor()
@@ -266,24 +276,32 @@ def _check_revision(connection: Connection) -> str:
     )
 
 
+def _name_place(url: URL) -> str:
+    """For people, without a password."""
+    if url.get_backend_name() == "sqlite":
+        return url.database or ""
+    return f"{url.database} at {url.host or 'this machine'}"
+
+
 @contextmanager
-def _typed_errors() -> Iterator[None]:
-    """Turn the driver's errors that are no fault in our SQL into this package's."""
+def _typed_errors(place: str) -> Iterator[None]:
+    """Turn the driver's errors that are no fault in our SQL into this package's.  They name the place."""
     try:
         yield
     except (IntegrityError, ProgrammingError):
         raise
     except DBAPIError as error:
-        raise _make_error(error.orig) from error
+        raise _make_error(error.orig, place) from error
     except sqlite3.Error as error:
-        raise _make_error(error) from error
+        raise _make_error(error, place) from error
     except PoolTimeout as error:
         raise StoreBusy("all connections to the database are in use") from error
 
 
-def _make_error(cause: BaseException | None) -> StoreError:
+def _make_error(cause: BaseException | None, place: str) -> StoreError:
     code = getattr(cause, "sqlite_errorcode", None)
     busy = code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
     if busy or getattr(cause, "sqlstate", None) in _BUSY_STATES:
         return StoreBusy(f"the database is busy: {cause}", retry_after_s=1)
-    return StoreUnavailable(f"the database can't be used: {cause}")
+    remedy = _REMEDIES.get((code or 0) & 0xFF, "")
+    return StoreUnavailable(f"the database {place} can't be used: {cause}{remedy}")
