@@ -3,11 +3,14 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import redis_server as redis_servers
 from postgres_server import NoPostgres, PostgresServer, start, use
+from redis_server import RedisServer
 
 # A shell starts what it puts into the background with SIGINT ignored, and children inherit that: the tests of
 # Ctrl-C would depend on how the suite was started.
@@ -41,3 +44,19 @@ def store(request: pytest.FixtureRequest) -> Iterator[None]:
     is_postgres = request.param == "postgresql"
     with use(request.getfixturevalue("postgres_server") if is_postgres else None):
         yield
+
+
+@pytest.fixture(scope="session", params=["valkey", "redis"])
+def redis_program(request: pytest.FixtureRequest) -> Path:
+    """Each of the servers that speak Redis's language; skipped where it is not installed."""
+    program = redis_servers.find_programs().get(request.param)
+    if program is None:
+        pytest.skip(f"there is no {request.param}-server; on Debian: apt-get install {request.param}-server")
+    return program
+
+
+@pytest.fixture(scope="session")
+def redis_server(redis_program: Path) -> Iterator[RedisServer]:
+    """One for all tests of a run that do it no harm."""
+    with redis_servers.run(redis_program) as server:
+        yield server

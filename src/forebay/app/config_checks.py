@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from forebay.app.config_defaults import EMBEDDED_ENGINES, ENDPOINTS_BY_KIND
@@ -41,6 +41,7 @@ def compute_check_problems(
         *_check_models(source.data, origin, env),
         *_check_prices(source.data),
         *check_reference(("data", "database"), _mapping(source.data.get("data")), origin, env),
+        *check_reference(("limits", "authority"), _mapping(source.data.get("limits")), origin, env),
         *check_limits(source.data),
     ]
     return make_problems(source, found)

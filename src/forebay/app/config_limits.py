@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from pydantic import AfterValidator, ConfigDict, Field, StrictFloat, StrictInt, WithJsonSchema
 
+from forebay.app.config_authority import AuthorityPlace
 from forebay.app.config_queue import QueueConfig
 from forebay.app.config_signals import (
     AMOUNT_MAX,
@@ -24,7 +25,7 @@ from forebay.app.config_signals import (
     compile_signals,
     compute_amount,
 )
-from forebay.app.config_values import ModelName, Seconds, Section
+from forebay.app.config_values import Label, ModelName, Seconds, Section
 from forebay.core.expressions import combine
 from forebay.core.keys import ALL_MODELS, KeyEntry
 from forebay.core.limits import (
@@ -223,6 +224,15 @@ class LimitConfig(Section):
 class LimitsConfig(Section):
     """How much teams, projects and keys may use."""
 
+    authority: AuthorityPlace | None = Field(
+        default=None,
+        description="A Redis or Valkey over which several machines share all limits: an address like "
+        "`redis://host:6379/0`, `rediss://…` or `unix:///path`, or a reference (`env:NAME`, `file:PATH`) to "
+        "one with its password; null: each machine has limits of its own.",
+    )
+    fleet: Label = Field(
+        default="forebay", description="Name that all machines use whose limits are the same, there."
+    )
     when_away: WhenAway = Field(
         default=WhenAway.SHARE,
         description="While the control plane does not answer, each worker goes on with its `share` of every "

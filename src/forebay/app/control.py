@@ -35,8 +35,8 @@ from forebay.app.control_tenancy import TenancyRoutes
 from forebay.app.control_watch import ConfigWatch, load_saved_config
 from forebay.app.database import open_database
 from forebay.app.live_amounts import LiveAmounts
+from forebay.app.quota_opening import open_authority
 from forebay.app.quota_server import QuotaServer
-from forebay.app.quota_state import QuotaState
 from forebay.app.redaction import log_to_stderr, redactor
 from forebay.app.retention import Keeper
 from forebay.app.secret_refs import keep_from_logs
@@ -75,8 +75,7 @@ class Control:
         redactor.learn(token)
         keep_from_logs(target.api_key for model in watch.config.models.values() for target in model.targets)
         keep_from_logs(webhook.secret for webhook in watch.config.alerts.webhooks)
-        state = QuotaState(config.data_path / "quota.state")
-        self._quota = QuotaServer(config.run_path / "quota.sock", state, clock)
+        self._quota = QuotaServer(config.run_path / "quota.sock", open_authority(config, clock), clock)
         signals = SignalRepo(self._database, clock)
         live = LiveAmounts(signals, self._quota, clock)
         limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)

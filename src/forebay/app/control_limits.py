@@ -78,7 +78,9 @@ class LimitRoutes:
     async def get_limits(self) -> LimitList:
         """In the order of their ids: those of `forebay.yaml`, for owners that have a live key."""
         now_ns = self._clock.wall_ns()
-        return LimitList(data=[self._show(standing, now_ns) for standing in self._quota.list_standings()])
+        return LimitList(
+            data=[self._show(standing, now_ns) for standing in await self._quota.fetch_standings()]
+        )
 
     def _show(self, standing: Standing, now_ns: int) -> LimitView:
         readings = () if self._live is None else self._live.read(standing.limit.id)

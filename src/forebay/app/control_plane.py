@@ -171,9 +171,14 @@ class ControlPlane:
             self._keys = await asyncio.to_thread(self._key_repo.list_live)
             self._keys_change, self._keys_due = change, now + KEYS_INTERVAL_S
 
+    def _count_workers(self) -> int:
+        """Of all machines that share limits, as far as is known: each has its part while nobody lends."""
+        members = None if self._quota is None else self._quota.members
+        return max(self._workers, members or 0)
+
     def _compile(self, config: Config, keys: tuple[KeyEntry, ...]) -> Snapshot:
         return compile_snapshot(
-            config, keys, self.engine_urls, created_s=self._created_s, workers=self._workers
+            config, keys, self.engine_urls, created_s=self._created_s, workers=self._count_workers()
         )
 
     def _write_if_changed(self, snapshot: Snapshot) -> None:

@@ -190,6 +190,8 @@ def list_restart_settings(running: Config, edited: Config) -> tuple[str, ...]:
         "gateway.workers": (running.gateway.workers, edited.gateway.workers),
         "gateway.connections_max": (running.gateway.connections_max, edited.gateway.connections_max),
         "gateway.drain": (running.gateway.drain, edited.gateway.drain),
+        "limits.authority": (running.limits.authority, edited.limits.authority),
+        "limits.fleet": (running.limits.fleet, edited.limits.fleet),
         "control.host": (running.control.host, edited.control.host),
         "control.port": (running.control.port, edited.control.port),
         "ledger.segment_max_bytes": (running.ledger.segment_max_bytes, edited.ledger.segment_max_bytes),

@@ -1,0 +1,264 @@
+"""The script in Redis or Valkey decides as `policy.lending` does: one contract over both, to the unit.
+
+A machine of random steps does each of them to a `Lender` and to the script, and compares all answers.
+The script's clock is the test's: where it would ask the server for the time, it reads a key.
+"""
+
+import hashlib
+import itertools
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from forebay.app.quota_script import SCRIPT, Answer, Book, Done, Lent, Short, Shown, make_prefix
+from forebay.core.limits import Exceeded, Kind, Limit, Measure, Period
+from forebay.gateway.policy.lending import Lender, Shortage, Want
+from forebay.gateway.policy.meter import Now
+from forebay.gateway.quota_wire import Held
+from redis_server import RedisServer
+
+S = 1_000_000_000
+START_NS = 1_790_000_000 * S
+CLOCKED = SCRIPT.replace("redis.call('TIME')", "redis.call('HMGET', '{clock}', 's', 'us')")
+assert CLOCKED != SCRIPT
+FLEETS = itertools.count()
+
+
+def make(name: str, amount: int, period: Period | None, kind: Kind = Kind.BUCKET, **more: Any) -> Limit:
+    measure = Measure.CONCURRENT if period is None else Measure.REQUESTS
+    return Limit(
+        id=name,
+        owner="team a",
+        measure=more.pop("measure", measure),
+        amount=amount,
+        period=period,
+        kind=kind,
+        **more,
+    )
+
+
+LIMITS = (
+    make("small", 3, Period.MINUTE),
+    make("odd", 997, Period.SECOND),
+    make("week", 123_456_789, Period.WEEK),
+    make("cost", 10**15, Period.MONTH, measure=Measure.COST),
+    make("none", 0, Period.DAY),
+    make("hour", 500, Period.HOUR, Kind.CALENDAR, grace_units=50, grace_ns=60 * S),
+    make("month", 7_777, Period.MONTH, Kind.CALENDAR, time_zone="Europe/Berlin", exceeded=Exceeded.DOWNGRADE),
+    make("places", 5, None),
+)
+NAMES = [limit.id for limit in LIMITS]
+
+
+class Shared:
+    """The script with a clock of its own, and one control plane that calls it."""
+
+    def __init__(self, client: "redis.Redis", fleet: str = "", name: str = "a") -> None:
+        self.fleet = fleet or f"f{next(FLEETS)}"
+        self.client = client
+        self.book = Book(name)
+        self.sha = hashlib.sha1(CLOCKED.encode(), usedforsecurity=False).hexdigest()
+        self.set_clock(START_NS)
+
+    def set_clock(self, now_ns: int) -> None:
+        self.now = Now(now_ns, now_ns)
+        seconds, rest = divmod(now_ns // 1000, 1_000_000)
+        self.client.hset("{clock}", mapping={"s": seconds, "us": rest})
+
+    def call(self, payload: bytes) -> Answer:
+        key = make_prefix(self.fleet)
+        try:
+            reply = self.client.evalsha(self.sha, 1, key, payload)
+        except redis.exceptions.NoScriptError:
+            reply = self.client.eval(CLOCKED, 1, key, payload)
+        return self.book.read(reply)
+
+    def join(self, worker: str, *held: Held) -> None:
+        assert isinstance(self.call(self.book.join(worker, held, self.now)), Done)
+
+    def leave(self, worker: str) -> None:
+        assert isinstance(self.call(self.book.leave(worker)), Done)
+
+    def ask(self, worker: str, *wants: Want, final: bool = False) -> Answer:
+        return self.call(self.book.ask(worker, wants, self.now, final=final))
+
+    def give(self, worker: str, limit_id: str, epoch: int, units: int) -> None:
+        assert isinstance(
+            self.call(self.book.give_back(worker, [Held(limit_id, epoch, units)], self.now)), Done
+        )
+
+    def set_limits(self, limits: tuple[Limit, ...]) -> None:
+        self.call(self.book.touch(self.book.set_limits(limits, self.now), self.now))
+
+    def tick(self, *workers: str) -> Answer:
+        return self.call(self.book.tick(workers, self.now))
+
+    def left(self) -> dict[str, int]:
+        shown = self.call(self.book.show(sorted(self.book.limits), self.now))
+        assert isinstance(shown, Shown)
+        return {each.limit.id: each.left for each in shown.standings}
+
+    def begin(self, *workers: str, limits: tuple[Limit, ...] = LIMITS) -> None:
+        self.book.set_limits(limits, self.now)
+        for worker in workers:
+            self.join(worker)
+        self.set_clock(self.now.wall_ns + S)  # it settles after its first call ever
+
+
+class Twins(RuleBasedStateMachine):
+    """A lender here, and the script there."""
+
+    client: "redis.Redis"
+
+    @initialize()
+    def start(self) -> None:
+        self.limits = {limit.id: limit for limit in LIMITS}
+        self.count = 0
+        self.workers: list[str] = []
+        self.held: dict[tuple[str, str], tuple[int, int]] = {}  # epoch and units, by worker and limit
+        self.there = Shared(self.client)
+        self.there.begin()
+        self.there.join("first")
+        self.there.leave("first")
+        self.there.call(self.there.book.touch(NAMES, self.there.now))  # a limit is edited once it is known
+        self.there.set_clock(self.there.now.wall_ns + S)
+        self.here = Lender()
+        self.here.set_limits(LIMITS, self.there.now)
+
+    @rule()
+    def a_worker_comes(self) -> None:
+        if len(self.workers) < 4:
+            self.count += 1
+            self.workers.append(f"w{self.count}")
+            self.here.join(self.workers[-1], [])
+            self.there.join(self.workers[-1])
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data())
+    def a_worker_goes(self, data: st.DataObject) -> None:
+        worker = self.workers.pop(data.draw(st.integers(0, len(self.workers) - 1)))
+        self.here.leave(worker)
+        self.there.leave(worker)
+        self.held = {key: value for key, value in self.held.items() if key[0] != worker}
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data())
+    def a_worker_comes_again(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(self.workers))
+        held = [Held(limit, *value) for (name, limit), value in sorted(self.held.items()) if name == worker]
+        held = [each for each in held if each.units > 0]
+        self.here.leave(worker)
+        self.here.join(worker, [(each.limit_id, each.units) for each in held])
+        self.there.join(worker, *held)
+
+    @precondition(lambda self: self.workers)
+    @rule(
+        data=st.data(),
+        names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True),
+        final=st.booleans(),
+    )
+    def a_worker_asks(self, data: st.DataObject, names: list[str], final: bool) -> None:
+        worker = data.draw(st.sampled_from(self.workers))
+        wants = []
+        for name in names:
+            amount = max(1, self.limits[name].amount)
+            need = data.draw(st.integers(1, max(1, amount // 3)) | st.integers(1, amount + 10))
+            wants.append(Want(name, need, need + data.draw(st.integers(0, amount))))
+        mine = self.here.ask(worker, wants, self.there.now, final=final)
+        theirs = self.there.ask(worker, *wants, final=final)
+        if isinstance(mine, Shortage):
+            assert isinstance(theirs, Short)
+            shortage = theirs.shortage
+            assert (shortage.limit_id, shortage.left) == (mine.limit_id, mine.left)
+            assert is_close(shortage.wait_ns, mine.wait_ns)
+            assert sorted(theirs.holders) == sorted(self.here.list_holders(mine.limit_id, worker))
+            return
+        assert isinstance(theirs, Lent)
+        for one, other in zip(mine, theirs.loans, strict=True):
+            assert (one.limit_id, one.epoch, one.units) == (other.limit_id, other.epoch, other.units), (
+                one,
+                other,
+            )
+            assert (one.left, one.is_exceeded) == (other.left, other.is_exceeded)
+            assert one.ends_in_ns == other.ends_in_ns
+            assert is_close(one.full_in_ns, other.full_in_ns)
+            epoch, units = self.held.get((worker, one.limit_id), (one.epoch, 0))
+            self.held[worker, one.limit_id] = one.epoch, one.units + (units if epoch == one.epoch else 0)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), part=st.fractions(0, 1), beyond=st.integers(0, 10**6))
+    def a_worker_returns(self, data: st.DataObject, part: Any, beyond: int) -> None:
+        worker, name = data.draw(st.sampled_from(sorted(self.held)))
+        epoch, units = self.held.pop((worker, name))
+        back = int(units * part) if beyond % 2 or name == "places" else -beyond
+        if name == "places" and back < units:
+            self.held[worker, name] = epoch, units - back
+        self.here.give_back(worker, name, epoch, back, self.there.now)
+        self.there.give(worker, name, epoch, back)
+
+    @rule(name=st.sampled_from(NAMES), amount=st.integers(0, 2000) | st.integers(0, 10**15))
+    def an_amount_is_edited(self, name: str, amount: int) -> None:
+        self.limits[name] = make_amount(self.limits[name], amount)
+        self.here.set_limits(self.limits.values(), self.there.now)
+        self.there.set_limits(tuple(self.limits.values()))
+
+    @rule(us=st.integers(1, 5_000_000) | st.integers(0, 40 * 86_400_000_000))
+    def time_passes(self, us: int) -> None:
+        self.there.set_clock(self.there.now.wall_ns + us * 1000)
+
+    @invariant()
+    def both_say_the_same(self) -> None:
+        if not hasattr(self, "here"):
+            return
+        mine = self.here.list_standings(self.there.now)
+        shown = self.there.call(self.there.book.show(sorted(NAMES), self.there.now))
+        assert isinstance(shown, Shown)
+        for one, other in zip(mine, shown.standings, strict=True):
+            assert (one.limit, one.left, one.lent) == (other.limit, other.left, other.lent)
+            assert (one.epoch, one.exceeded_ns) == (other.epoch, other.exceeded_ns)
+            assert is_close(one.full_in_ns, other.full_in_ns)
+
+
+def make_amount(limit: Limit, amount: int) -> Limit:
+    return make(
+        limit.id, amount, limit.period, limit.kind, measure=limit.measure, time_zone=limit.time_zone,
+        exceeded=limit.exceeded, grace_units=limit.grace_units, grace_ns=limit.grace_ns,
+    )  # fmt: skip
+
+
+def is_close(one: int | None, other: int | None) -> bool:
+    """The script rounds waits up to a microsecond."""
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) < 1000 + 1e-9 * abs(one)
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> "redis.Redis":
+    client = redis_server.connect()
+    client.flushall()
+    return client
+
+
+def test_both_decide_the_same(client: "redis.Redis") -> None:
+    class Here(Twins):
+        pass
+
+    Here.client = client
+    run_state_machine_as_test(
+        Here,
+        settings=settings(
+            max_examples=40, stateful_step_count=40, deadline=None, phases=(Phase.reuse, Phase.generate)
+        ),
+    )
