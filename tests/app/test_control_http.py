@@ -410,6 +410,19 @@ def usage(scene: Scene, query: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("path", ["usage", "bill"])
+def test_a_time_that_ends_before_it_begins_is_refused(scene: Scene, path: str) -> None:
+    query = f"since_s={BASE_S + 1}&until_s={BASE_S}"
+    response = call(scene, "GET", f"/admin/v1/{path}?{query}", headers=AUTH)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_value", "until_s")
+    assert str(BASE_S) in error["message"]
+    query = f"since_s={BASE_S}&until_s={BASE_S}"
+    empty = call(scene, "GET", f"/admin/v1/{path}?{query}", headers=AUTH)
+    assert (empty.status_code, empty.json()["data"]) == (200, [])
+
+
 def test_usage_is_grouped_filtered_and_summed(scene: Scene) -> None:
     other = "key_0000000000000002"
     scene.record(

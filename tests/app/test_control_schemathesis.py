@@ -9,6 +9,12 @@ import pytest
 from control_scene import LiveControl, Scene, make_event
 
 EXAMPLES = 8
+#: A time that ends before it begins is refused, though the schema can't say so of two parameters.
+CONFIG = """
+[[operations]]
+include-path = ["/admin/v1/usage", "/admin/v1/bill"]
+checks.positive_data_acceptance.expected-statuses = ["200", "400", "404"]
+"""
 
 
 @pytest.fixture
@@ -23,6 +29,7 @@ def control(tmp_path: Path) -> Iterator[LiveControl]:
 
 def test_no_admin_route_breaks_its_contract(control: LiveControl, tmp_path: Path) -> None:
     """All phases: every limit of every field, random requests, and sequences of make, use and revoke."""
+    (tmp_path / "schemathesis.toml").write_text(CONFIG)
     done = subprocess.run(
         [
             *(sys.executable, "-m", "schemathesis.cli", "run", f"{control.url}/admin/v1/openapi.json"),

@@ -12,7 +12,7 @@ from command_line import ESCAPE, forebay, in_terminal
 
 from forebay.app.clock import SystemClock
 from forebay.cli.bill import parse_by
-from forebay.cli.usage import BadOption
+from forebay.cli.terminal import BadOption
 from forebay.core.events import Finished, Tokens, UsageSource, encode_event
 from forebay.ledger.segment import SegmentWriter
 from forebay.ledger.usage import UsageBy

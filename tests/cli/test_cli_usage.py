@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.app.clock import SystemClock
-from forebay.cli.usage import BadOption, compute_bar, parse_by, parse_since
+from forebay.cli.terminal import BadOption
+from forebay.cli.usage import compute_bar, parse_by, parse_since
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource, encode_event
 from forebay.ledger.segment import SegmentWriter
 from forebay.ledger.usage import UsageBy

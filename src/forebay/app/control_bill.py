@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints
 
 from forebay.app.control_routes import RouteAdder
 from forebay.app.control_schemas import View
-from forebay.app.control_usage import TokensView, UnixSeconds, show_tokens
+from forebay.app.control_usage import TokensView, UnixSeconds, check_period, show_tokens
 from forebay.core.clock import Clock
 from forebay.ledger.bill import Bill, find_month, load_bill, name_month
 from forebay.ledger.rollup import UsageTotals
@@ -120,6 +120,7 @@ class BillRoutes:
             since_ns = since_s * 10**9
         if until_s is not None:
             until_ns = until_s * 10**9
+        check_period(since_ns // 10**9, until_ns // 10**9)
         return since_ns, until_ns
 
 

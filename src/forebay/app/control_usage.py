@@ -12,7 +12,7 @@ import msgspec
 from pydantic import Field, StringConstraints
 
 from forebay.app.control_schemas import View
-from forebay.core.errors import CallerError
+from forebay.core.errors import CallerError, InvalidValue
 from forebay.ledger.rollup import UsageTotals
 from forebay.ledger.usage import UsageBy, UsageQuery, UsageRow, load_usage
 from forebay.store.database import Database
@@ -102,6 +102,15 @@ def load_usage_page(database: Database, query: UsageQuery, *, limit: int, cursor
     )
 
 
+def check_period(since_s: int | None, until_s: int | None) -> None:
+    """Raises InvalidValue for a time that ends before it begins."""
+    if since_s is not None and until_s is not None and since_s > until_s:
+        raise InvalidValue(
+            f"the time ends at {until_s}, before it begins at {since_s}: exchange since_s and until_s",
+            param="until_s",
+        )
+
+
 def make_query(
     *,
     by: list[GroupBy],
@@ -111,6 +120,8 @@ def make_query(
     key: str | None,
     model: str | None,
 ) -> UsageQuery:
+    """Raises InvalidValue."""
+    check_period(since_s, until_s)
     groups = [UsageBy(each.value) for each in dict.fromkeys(by)]
     if interval is not None:
         groups.append(UsageBy(interval.value))
