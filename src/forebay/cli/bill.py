@@ -4,6 +4,7 @@ Takes in what the workers have written until now before it reads.  What has no p
 is in no sum.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from forebay.cli.parquet import find_parquet, write_parquet
 from forebay.cli.tables import Cell, Column, Table, print_table
 from forebay.cli.terminal import BadOption, Outcome, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
-from forebay.cli.usage import parse_tag, parse_where, take_in
+from forebay.cli.usage import take_in
 from forebay.gateway.repo import KeyRepo
 from forebay.ledger.bill import (
     BILL_BY,
@@ -39,6 +40,7 @@ from forebay.ledger.rollup import UsageTotals
 from forebay.ledger.usage import UsageBy, UsageRow
 from forebay.store.database import Database
 
+TAG_NAME_MAX: Final = 64
 _DECIMALS: Final = 6  #: of USD in a table; files have all nine
 
 
@@ -51,7 +53,6 @@ class BillOptions:
     month: str | None
     since: str | None
     until: str | None
-    where: Sequence[str] = ()
     as_json: bool
     csv_file: str | None
     parquet_file: Path | None
@@ -62,7 +63,6 @@ class BillOptions:
 class _Wanted:
     by: tuple[UsageBy, ...]
     tag: str | None
-    where: Mapping[str, str]
     since_ns: int
     until_ns: int
 
@@ -113,8 +113,7 @@ def parse_options(options: BillOptions, now_ns: int) -> _Wanted:
     since_ns, until_ns = _parse_time(options, now_ns)
     if since_ns >= until_ns:
         raise BadOption("the bill ends before it begins", hint="--until must be later than --since")
-    where = parse_where(options.where, tag)
-    return _Wanted(by=by, tag=tag, where=where, since_ns=since_ns, until_ns=until_ns)
+    return _Wanted(by=by, tag=tag, since_ns=since_ns, until_ns=until_ns)
 
 
 def _parse_time(options: BillOptions, now_ns: int) -> tuple[int, int]:
@@ -141,16 +140,21 @@ def _parse_moment(option: str, text: str) -> int:
 
 def parse_by(text: str) -> tuple[tuple[UsageBy, ...], str | None]:
     """What to tell apart, and the name of the tag if it is one of it.  Raises BadOption."""
-    words, tag = parse_tag(text)
-    known = [each.value for each in BILL_BY if each is not UsageBy.TAG]
     by: list[UsageBy] = []
-    for word in words.split(",") if words else ():
-        if word.casefold() not in known:
+    tag: str | None = None
+    known = [each.value for each in BILL_BY if each is not UsageBy.TAG]
+    for word in (word.strip() for word in text.split(",") if word.strip()):
+        if found := re.fullmatch(r"tag:(.+)", word, re.IGNORECASE):
+            if tag is not None and tag != found[1]:
+                raise BadOption("can't tell apart by two tags", hint="ask for one bill each")
+            by, tag = [*by, UsageBy.TAG], found[1]
+        elif word.casefold() in known:
+            by.append(UsageBy(word.casefold()))
+        else:
             hint = f"possible: {', '.join(known)}, tag:NAME"
             raise BadOption(f"can't tell apart by {word}", hint=hint)
-        by.append(UsageBy(word.casefold()))
-    if tag is not None:
-        by.append(UsageBy.TAG)
+    if tag is not None and len(tag) > TAG_NAME_MAX:
+        raise BadOption(f"no tag's name is longer than {TAG_NAME_MAX} characters", hint="check the name")
     return tuple(dict.fromkeys(by)), tag
 
 
@@ -170,12 +174,7 @@ def _load(config: Config, wanted: _Wanted, clock: SystemClock, *, recompute: boo
             _recompute(database, config, wanted, clock)
         return _Found(
             bill=load_bill(
-                database,
-                by=wanted.by,
-                since_ns=wanted.since_ns,
-                until_ns=wanted.until_ns,
-                tag=wanted.tag,
-                where=wanted.where,
+                database, by=wanted.by, since_ns=wanted.since_ns, until_ns=wanted.until_ns, tag=wanted.tag
             ),
             key_names={record.entry.id: record.entry.name for record in KeyRepo(database, clock).list()},
             terms=load_terms(database),
@@ -192,7 +191,6 @@ def _recompute(database: Database, config: Config, wanted: _Wanted, clock: Syste
         since_ns=wanted.since_ns,
         until_ns=wanted.until_ns,
         now_ns=clock.wall_ns(),
-        rollups=config.ledger.rollups,
     )
     before, after = (_show_usd(cost) for cost in (report.cost_nano_usd_before, report.cost_nano_usd_after))
     print_note(
