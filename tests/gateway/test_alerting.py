@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.core.limits import Kind, Limit, Measure, Period
-from forebay.gateway.policy.alerting import AlertKind, Due, Mark, choose_due, is_uncertain
+from forebay.gateway.policy.alerting import AlertKind, Due, Mark, choose_due, is_uncertain, may_be_due
 from forebay.gateway.policy.lending import Standing
 from forebay.gateway.policy.redelivery import GIVE_UP_S, LONGEST_S, compute_wait_s, is_given_up
 
@@ -116,6 +116,15 @@ def test_a_budget_that_was_raised_is_told_of_anew() -> None:
     assert tell(stand(make_limit(200), 170), marks) == [Due(SHARE, 800, ())]
     assert tell(stand(make_limit(100), 170), marks) == [], "and back: told already"
     assert tell(stand(make_limit(200), 200), marks) == [Due(SHARE, 1000, ())]
+
+
+@given(shares, st.integers(0, 300), st.integers(-50, 300), st.integers(0, 100), st.integers(0, 1))
+def test_what_is_passed_over_has_nothing_to_tell(
+    alert_at: tuple[int, ...], amount: int, used: int, lent: int, exceeded_ns: int
+) -> None:
+    standing = stand(make_limit(amount, alert_at), used, lent, exceeded_ns)
+    is_due = bool(choose_due(standing, (), 9)) or is_uncertain(standing, (), 9)
+    assert may_be_due(standing) or not is_due
 
 
 @pytest.mark.parametrize(("amount", "used"), [(0, 0), (0, 5), (100, 0), (100, -20)])

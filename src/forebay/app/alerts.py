@@ -16,12 +16,12 @@ from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError
 from forebay.core.limits import Kind, Limit
 from forebay.gateway.alerts import Alert
-from forebay.gateway.policy.alerting import Mark, choose_due, is_uncertain
+from forebay.gateway.policy.alerting import Mark, choose_due, is_uncertain, may_be_due
 from forebay.gateway.policy.lending import Standing
 from forebay.gateway.repo_alerts import TOLD_MAX, AlertRepo, Place, make_limit_key
 
 LOOK_S: Final = 1.0
-AT_ONCE: Final = 500  #: limits that are looked at before others get a turn of the event loop
+AT_ONCE: Final = 100  #: limits that are looked at before others get a turn of the event loop
 RECALLS_MAX: Final = 100  #: limits whose loans are asked back in one look
 PENDING_MAX: Final = 20_000  #: limits in a period that wait for the database
 KEPT_DAYS: Final = 90  #: an alert that is older is removed
@@ -123,8 +123,8 @@ class Alerts:
         uncertain = []
         now_ns = self._clock.wall_ns()
         for standing in standings:
-            if not (standing.limit.amount - standing.left or standing.exceeded_ns):
-                continue  # nothing was used or lent
+            if not may_be_due(standing):
+                continue
             key, begins_ns = self._keys[standing.limit.id], standing.epoch
             known_ns, marks = self._marks.get(key, (0, ()))
             marks = marks if known_ns == begins_ns else ()

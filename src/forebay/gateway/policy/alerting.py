@@ -75,6 +75,14 @@ def choose_due(standing: Standing, marks: Collection[Mark], now_ns: int) -> tupl
     return (*_choose_share(limit, standing.used, marks), *_choose_excess(standing, marks, now_ns))
 
 
+def may_be_due(standing: Standing) -> bool:
+    """Whether there could be anything to tell, if nothing was told before and all that is lent was used."""
+    limit = standing.limit
+    if standing.exceeded_ns:
+        return True
+    return (limit.amount - standing.left) * WHOLE >= min(limit.alert_at, default=0) * limit.amount > 0
+
+
 def is_uncertain(standing: Standing, marks: Collection[Mark], now_ns: int) -> bool:
     """Whether more would have to be told if workers have used all that they were lent."""
     if standing.lent <= 0:
