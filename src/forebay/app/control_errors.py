@@ -24,6 +24,7 @@ from forebay.core.errors import (
 
 PROBLEMS_SHOWN_MAX = 5
 INPUT_SHOWN_MAX = 200
+RETRY_AFTER_S = 5  #: where nobody knows how long a database or a disk will refuse
 
 
 def make_error_response(error: ForebayError, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -31,8 +32,11 @@ def make_error_response(error: ForebayError, headers: Mapping[str, str] | None =
     found = dict(headers or {})
     if error.status == 401:
         found["www-authenticate"] = "Bearer"
-    if error.retry_after_s is not None:
-        found["retry-after"] = str(error.retry_after_s)
+    wait_s = error.retry_after_s
+    if wait_s is None and error.status == 503:
+        wait_s = RETRY_AFTER_S
+    if wait_s is not None:
+        found["retry-after"] = str(wait_s)
     return JSONResponse({"error": error.describe()}, status_code=error.status, headers=found)
 
 
