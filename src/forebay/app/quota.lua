@@ -1,246 +1,16 @@
 -- Lends units of limits to the workers of many machines: `policy/lending.py` over keys that all of them share.
+-- `quota_meter.lua` stands before it.
 --
 -- KEYS[1] is the prefix of all keys, with a hash tag, so that they lie in one slot of a cluster.  ARGV[1] is a
--- call in MessagePack, as `quota_script.py` makes it.  Numbers are doubles, so all arithmetic stays within 2^53:
--- units are whole, times are whole microseconds of this server's clock.  A bucket's level is `units` and `rest`,
--- a part of a unit in `rest / period`: each microsecond adds exactly `amount / period`.  So nothing is rounded.
---
--- Keys: PREFIX:meta (since when, how long it has been up), PREFIX:seen (workers by when they were last seen),
--- PREFIX:held:WORKER (limits of which it has loans), PREFIX:limit:ID (what is left), PREFIX:lent:ID (by worker).
+-- call in MessagePack, as `quota_script.py` makes it.  Keys: PREFIX:meta (since when, how long it has been up),
+-- PREFIX:seen (workers by when they were last seen), PREFIX:held:WORKER (limits of which it has loans),
+-- PREFIX:limit:ID (what is left), PREFIX:lent:ID (by worker).
 
 local SPARE_PARTS = 4          -- as in `lending.py`
-local SLACK_US = 300000000     -- a clock that goes back by less begins no earlier period
 local SETTLE_US = 500000       -- after the first call ever, for workers to say what they hold
 local MEMBER_US = 5000000      -- a worker that was not seen for so long is gone
 local TICK_MAX_US = 2000000    -- more than this between two ticks is time in which this server was away
-local UNITS_MAX = 9e15         -- a debt is never more: 2^53 is a little beyond
 local EXPIRED_MAX = 200        -- workers that one tick takes leave of
-local FIELDS = {'kind', 'mark', 'count', 'units', 'rest', 'at', 'ends', 'exceeded', 'amount', 'amount_at',
-                'base', 'base_at'}
-
-local prefix = KEYS[1]
-local call = cmsgpack.unpack(ARGV[1])
-local operation, mark = call[1], call[2]
-local clock = redis.call('TIME')
-local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
-
-local function write(number)
-  return string.format('%.0f', number)
-end
-
--- a * b / c in whole, and the rest; exact, though a * b may be far beyond 2^53.
-local function divide(a, b, c)
-  local whole, part = math.floor(b / c), b % c
-  local quotient, rest, left, bit = 0, 0, a, 1
-  while bit * 2 <= a do
-    bit = bit * 2
-  end
-  while bit >= 1 do
-    quotient, rest = quotient * 2, rest * 2
-    if left >= bit then
-      left, rest = left - bit, rest + part
-    end
-    while rest >= c do
-      rest, quotient = rest - c, quotient + 1
-    end
-    bit = bit / 2
-  end
-  return quotient + a * whole, rest
-end
-
--- A bucket's level after so long.
-local function fill(amount, period, units, rest, passed)
-  local periods = math.floor(passed / period)
-  local more, part = divide(amount, passed % period, period)
-  rest = rest + part
-  if rest >= period then
-    rest, more = rest - period, more + 1
-  end
-  units = units + more + periods * amount
-  if units >= amount then
-    return amount, 0
-  end
-  return units, rest
-end
-
--- The calendar's period in which a moment lies, of those that came with the call.
-local function find_period(limit)
-  for _, period in ipairs(limit.periods) do
-    if period[1] <= now and now < period[2] then
-      return period[1], period[2]
-    end
-  end
-end
-
-local function read_limit(array)
-  local limit = {id = array[1], kind = array[2], amount = array[3], age = array[4], period = array[5],
-                 periods = array[6], grace_units = array[7], grace = array[8], may_exceed = array[9]}
-  local known = array[10]
-  if known and #known > 0 then
-    limit.known = {mark = known[1], count = known[2], units = known[3], rest = known[4], at = known[5],
-                   ends = known[6], exceeded = known[7], amount = known[8], amount_at = 0}
-  end
-  return limit
-end
-
--- What lies in this server, as it is; nil where there is nothing.
-local function read_meter(id)
-  local key = prefix .. ':limit:' .. id
-  local values = redis.call('HMGET', key, unpack(FIELDS))
-  if not values[1] then
-    return nil
-  end
-  local meter = {id = id, key = key, kind = values[1], mark = values[2], is_changed = false}
-  for at = 3, #FIELDS do
-    meter[FIELDS[at]] = tonumber(values[at])
-  end
-  return meter
-end
-
-local function make_meter(limit)
-  local meter = {id = limit.id, key = prefix .. ':limit:' .. limit.id, kind = limit.kind, mark = mark, count = 0,
-                 units = limit.amount, rest = 0, at = 0, ends = 0, exceeded = 0, amount = limit.amount,
-                 amount_at = now - limit.age, is_changed = true}
-  if limit.kind == 'bucket' then
-    meter.at = now
-  elseif limit.kind == 'calendar' then
-    meter.at, meter.ends = find_period(limit)
-  end
-  meter.base, meter.base_at = meter.units, meter.at
-  return meter
-end
-
--- This server has lost what a control plane still knows: that is the state to go on from.
-local function restore(meter, known)
-  for name, value in pairs(known) do
-    meter[name] = value
-  end
-  meter.mark, meter.base, meter.base_at, meter.is_changed = mark, known.units, known.at, true
-end
-
--- The state went on without what a control plane knows of the time before a loss: what that lacked is taken.
-local function merge(meter, known, period)
-  local base, mine = meter.base, known.units
-  local at = math.max(meter.base_at, known.at)
-  if meter.kind == 'calendar' then
-    if known.at < meter.base_at or known.at ~= meter.at then
-      return
-    elseif meter.base_at < known.at then
-      base = meter.amount
-    end
-  else
-    base = fill(meter.amount, period, base, 0, at - meter.base_at)
-    mine = fill(meter.amount, period, mine, known.rest, at - known.at)
-  end
-  if mine < base then
-    meter.units = meter.units - (base - mine)
-    base = mine
-  end
-  meter.base, meter.base_at, meter.is_changed = base, at, true
-end
-
-local function advance(meter, limit)
-  if meter.kind == 'bucket' then
-    if meter.at > now + SLACK_US then
-      meter.at = now  -- the clock had run ahead, and was put right
-    end
-    local passed = now - meter.at
-    if passed > 0 then
-      meter.units, meter.rest = fill(meter.amount, limit.period, meter.units, meter.rest, passed)
-      meter.at = now
-      if meter.units == meter.amount then
-        meter.exceeded = 0
-      end
-    end
-  elseif meter.kind == 'calendar' and (now >= meter.ends or now < meter.at - SLACK_US) then
-    if now >= meter.ends then
-      meter.units, meter.exceeded = meter.amount, 0
-    end
-    meter.at, meter.ends = find_period(limit)
-    meter.is_changed = true
-  end
-end
-
-local function change(meter, limit)
-  local before = meter.amount
-  meter.amount, meter.amount_at, meter.is_changed = limit.amount, now - limit.age, true
-  if meter.kind ~= 'bucket' then
-    meter.units = meter.units + limit.amount - before
-  elseif meter.units >= limit.amount then
-    meter.units, meter.rest = limit.amount, 0
-  end
-  if limit.amount > before and meter.units > 0 then
-    meter.exceeded = 0
-  end
-end
-
--- The meter of a limit as it is now.
-local function load(limit)
-  local meter = read_meter(limit.id)
-  local known = limit.kind ~= 'places' and limit.known
-  if not meter then
-    meter = make_meter(limit)
-    if known then
-      restore(meter, known)
-    end
-  elseif known and known.mark ~= meter.mark then
-    merge(meter, known, limit.period)
-  elseif known and known.count > meter.count then
-    restore(meter, known)
-  end
-  advance(meter, limit)
-  if meter.amount ~= limit.amount and now - limit.age >= meter.amount_at then
-    change(meter, limit)
-  end
-  return meter
-end
-
-local function save(meter)
-  meter.count = meter.count + 1
-  local values = {}
-  for at, name in ipairs(FIELDS) do
-    values[2 * at - 1] = name
-    values[2 * at] = at <= 2 and meter[name] or write(meter[name])
-  end
-  redis.call('HSET', meter.key, unpack(values))
-end
-
-local function take(meter, units)
-  meter.units = math.max(-UNITS_MAX, meter.units - units)
-  meter.is_changed = true
-end
-
-local function give(meter, units)
-  meter.units = meter.units + units
-  if meter.units >= meter.amount then
-    meter.units, meter.rest = meter.amount, 0
-  end
-  meter.is_changed = true
-end
-
-local function find_epoch(meter)
-  return meter.kind == 'calendar' and meter.at or 0
-end
-
--- Microseconds until so many units are left if nobody takes any; -1 where time does not tell.
-local function compute_wait(meter, limit, units)
-  if units > meter.amount or meter.kind == 'places' or meter.amount == 0 then
-    return -1
-  elseif units <= meter.units then
-    return 0
-  elseif meter.kind == 'calendar' then
-    return math.max(0, meter.ends - now)
-  end
-  local wait, rest = divide(units - meter.units, limit.period, meter.amount)
-  wait = wait + math.ceil((rest - meter.rest) / meter.amount) - (now - meter.at)
-  return math.min(UNITS_MAX, math.max(0, wait))
-end
-
--- What a control plane is to remember.
-local function describe(meter)
-  return {meter.id, meter.mark, meter.count, meter.units, meter.rest, meter.at, meter.ends, meter.exceeded,
-          meter.amount}
-end
 
 local function set_lent(id, worker, units)
   if units > 0 then
@@ -281,7 +51,8 @@ local function compute_settling()
     redis.call('HSET', prefix .. ':meta', 'born', write(now))
     born = now
   end
-  return math.max(0, math.min(SETTLE_US, tonumber(born) + SETTLE_US - now))
+  local passed = now - tonumber(born)
+  return passed >= 0 and math.max(0, SETTLE_US - passed) or 0  -- or the clock has gone back
 end
 
 -- Whether the periods that came with the call are of this server's time.
@@ -437,7 +208,8 @@ function operations.tick(workers)
     end
   end
   local gone = '(' .. write(up - MEMBER_US)
-  for _, worker in ipairs(redis.call('ZRANGEBYSCORE', prefix .. ':seen', '-inf', gone, 'LIMIT', 0, EXPIRED_MAX)) do
+  local expired = redis.call('ZRANGEBYSCORE', prefix .. ':seen', '-inf', gone, 'LIMIT', 0, EXPIRED_MAX)
+  for _, worker in ipairs(expired) do
     leave(worker)
   end
   return {'ticked', now, redis.call('ZCARD', prefix .. ':seen'), strangers}

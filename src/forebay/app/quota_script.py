@@ -17,7 +17,7 @@ from forebay.gateway.policy.lending import Loan, Shortage, Standing, Want
 from forebay.gateway.policy.meter import PERIOD_NS, Now, find_period
 from forebay.gateway.quota_wire import Held
 
-SCRIPT = files("forebay.app").joinpath("quota.lua").read_text()
+SCRIPT = "".join(files("forebay.app").joinpath(name).read_text() for name in ("quota_meter.lua", "quota.lua"))
 SCRIPT_SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 FORMAT = 1  #: of the keys; versions of Forebay that write others share nothing
 US = 1000  #: nanoseconds

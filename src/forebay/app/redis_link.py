@@ -32,11 +32,13 @@ from redis.exceptions import (
 logger = logging.getLogger("forebay.quota")
 
 CONNECT_MAX_S = 1.0
-CALL_MAX_S = 0.6  #: for the answers to a batch; less than a worker waits
+CALL_MAX_S = 0.8  #: for the answers to a batch; less than a worker waits
 RETRY_S = 0.25  #: between two tries to connect
 BATCH_MAX = 128  #: calls that go out together
 CALLS_MAX = 10_000  #: that may wait; with more the server counts as too slow
 NEWS_WAIT_S = 5.0
+
+FAILURES = (RedisError, OSError, LookupError, ValueError)  #: of a server, its address or its client
 
 Then = Callable[[Any], None]
 
@@ -88,7 +90,7 @@ class RedisLink:
                 await self._serve(probe(), begin, hear)
             except* Exception as group:  # the loop's outer edge
                 error = _find_first(group)
-                if not isinstance(error, RedisError | OSError | LookupError):
+                if not isinstance(error, FAILURES):
                     logger.error("the line to the authority over the limits failed", exc_info=error)
                 self._moved = (error.host, error.port) if isinstance(error, MovedError) else None
                 self.is_up = False
@@ -170,6 +172,17 @@ def connect(url: str, place: tuple[str, int] | None = None) -> "redis.asyncio.Re
     if place is not None:
         client.connection_pool.connection_kwargs.update(host=place[0], port=place[1])
     return client
+
+
+async def fetch_info(url: str) -> dict[str, Any]:
+    """What the server says of itself.  Raises what `explain` explains."""
+    client = connect(url)
+    try:
+        async with asyncio.timeout(2 * CONNECT_MAX_S):
+            info: dict[str, Any] = await client.info()
+            return info
+    finally:
+        await client.aclose()
 
 
 def _find_first(group: BaseExceptionGroup[Any]) -> BaseException:

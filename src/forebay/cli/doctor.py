@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from forebay.cli.doctor_authority import check_authority
 from forebay.cli.doctor_config import check_configuration, check_edits
 from forebay.cli.doctor_engines import check_engines
 from forebay.cli.doctor_machine import (
@@ -45,6 +46,7 @@ def examine(file: Path | None) -> list[Finding]:
     findings += [*check_data_folder(config), check_disk(config), check_limits(config)]
     findings += check_engines(config)
     findings += check_targets(config)
+    findings += check_authority(config)
     findings += check_identity_provider(config)
     findings += check_ports(config)
     findings += check_running(config)
