@@ -191,8 +191,9 @@ class RedisAuthority:
         return self._book.touch(limit_ids, self._now())
 
     def list_standings(self, limit_ids: Iterable[str] | None = None) -> list[Standing]:
-        wanted = self._standings if limit_ids is None else set(limit_ids)
-        return [self._standings[limit_id] for limit_id in sorted(self._standings) if limit_id in wanted]
+        known = self._standings.keys()
+        wanted = known if limit_ids is None else known & set(limit_ids)
+        return [self._standings[limit_id] for limit_id in sorted(wanted)]
 
     async def fetch_standings(self) -> list[Standing]:
         found: list[Standing] = []
