@@ -291,6 +291,7 @@ def pair(client: "redis.Redis", *limits: Limit) -> tuple[Shared, Shared]:
     one.begin("w1", limits=limits)
     other.book.set_limits(limits, one.now)
     other.join("w2")
+    one.set_clock(one.now.wall_ns + 600 * S)
     other.now = one.now
     return one, other
 
