@@ -14,7 +14,7 @@ import httpx
 import jwt
 import pytest
 import trustme
-from control_scene import TOKEN, Scene
+from control_scene import TOKEN, LiveControl, Scene
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from oidc_issuer import AUDIENCE, Issuer, make_ec, make_jwk, make_rsa
@@ -192,6 +192,26 @@ def test_no_algorithm_but_one_that_the_key_is_for_is_taken(issuer: Issuer, door:
     for number in range(3):
         token = issuer.make_token(OTHER_RSA, "RS256", f"kept-{number}", roles=["admins"])
         assert "does not list" in door.refuses(token)
+
+
+def test_what_a_token_declares_critical_must_be_understood(issuer: Issuer, door: Door) -> None:
+    good = issuer.make_token(RSA, "RS256", "rsa-1", roles=["admins"])
+    claims = jwt.decode(good, options={"verify_signature": False})
+    headers = {"kid": "rsa-1", "crit": ["x"], "x": 1}
+    assert door.refuses(jwt.encode(claims, RSA, algorithm="RS256", headers=headers))
+
+
+def test_a_key_that_the_token_brings_along_is_not_believed(issuer: Issuer, door: Door) -> None:
+    for headers in (
+        {"jwk": make_jwk("rsa-1", OTHER_RSA)},
+        {"jwk": make_jwk("rsa-1", OTHER_RSA), "kid": "rsa-1"},
+        {"jku": f"{issuer.url}/mine", "kid": "mine"},
+        {"x5u": f"{issuer.url}/mine", "kid": "mine"},
+    ):
+        good = issuer.make_token(RSA, "RS256", "rsa-1", roles=["admins"])
+        claims = jwt.decode(good, options={"verify_signature": False})
+        assert door.refuses(jwt.encode(claims, OTHER_RSA, algorithm="RS256", headers=headers))
+    assert f"{issuer.url}/mine" not in issuer.asked
 
 
 def test_a_symmetric_or_a_short_key_of_the_issuer_is_of_no_use() -> None:
@@ -405,6 +425,29 @@ def test_where_none_is_configured_its_tokens_open_nothing(tmp_path: Path, issuer
     assert call(scene, "GET", "/status", token).status_code == 401
     assert issuer.asked == []
     scene.close()
+
+
+def test_a_running_control_plane_takes_tokens_from_an_edit_on_and_logs_none(
+    tmp_path: Path, issuer: Issuer
+) -> None:
+    live = LiveControl(tmp_path, "version: 1\n")
+    try:
+        token = issuer.make_token(RSA, "RS256", "rsa-1", roles=["readers"], note="x" * 5000)
+        url, headers = f"{live.url}/admin/v1/teams", {"authorization": f"Bearer {token}"}
+        assert httpx.get(url, headers=headers, timeout=30).status_code == 401
+        oidc = {"issuer": issuer.url, "audience": AUDIENCE, "roles": ROLES}
+        live.file.write_text(f"control: {json.dumps({'oidc': oidc})}\n")
+        live.wait_for(lambda: httpx.get(url, headers=headers, timeout=30).status_code == 200, 30)
+        assert live.status()["config"]["restart_needed"] == []
+        issuer.stop()
+        unknown = issuer.make_token(OTHER_RSA, "RS256", "rsa-2", roles=["readers"])
+        answer = httpx.get(url, headers={"authorization": f"Bearer {unknown}"}, timeout=30)
+        assert answer.status_code in (401, 503), "503 once it may be asked again"
+        assert httpx.get(url, headers=headers, timeout=30).status_code == 200
+        for part in (token, unknown):
+            assert part.split(".")[2] not in live.log.read_text()
+    finally:
+        live.close()
 
 
 def test_the_examples_of_wrong_tokens_are_read_as_such() -> None:

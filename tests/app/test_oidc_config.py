@@ -99,7 +99,7 @@ def test_the_doctor_asks_the_provider_for_its_keys(tmp_path: Path) -> None:
     with Issuer() as issuer:
         issuer.add("k", make_ec())
         good = examine(tmp_path, issuer)
-        assert (good.verdict, good.message) == (Verdict.OK, f"{issuer.url} has 1 keys of use")
+        assert (good.verdict, good.message) == (Verdict.OK, f"usable keys of {issuer.url}: 1")
         issuer.discovery = {"issuer": "https://other.example"}
         assert "other.example" in examine(tmp_path, issuer).message
         issuer.stop()

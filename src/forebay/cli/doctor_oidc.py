@@ -29,4 +29,4 @@ def check_identity_provider(config: Config) -> Iterator[Finding]:
         hint = "check control.oidc; until it answers, its tokens open nothing, and Forebay's own go on"
         yield Finding(name=_NAME, verdict=Verdict.WARN, message=str(error), hint=hint)
         return
-    yield Finding(name=_NAME, verdict=Verdict.OK, message=f"{oidc.issuer} has {len(keys)} keys of use")
+    yield Finding(name=_NAME, verdict=Verdict.OK, message=f"usable keys of {oidc.issuer}: {len(keys)}")
