@@ -108,6 +108,20 @@ def test_no_clock_keeps_a_report_fresh_beyond_its_time_from_a_start_on(jump_s: i
         assert made.compute_amount(CCU, at(0, jump_s)) == 607, "it says that it is from the future"
 
 
+@given(skew_s=st.integers(-(10**7), 10**7), unseen_s=st.integers(0, 200))
+def test_between_two_looks_the_clocks_of_several_machines_may_differ(skew_s: int, unseen_s: int) -> None:
+    """A report by a machine whose clock is so far ahead, seen so long after the last look."""
+    made = board()
+    made.confirm(at(10))
+    made.absorb([report(100, 10 + unseen_s + skew_s)], at(10 + unseen_s))
+    for seconds, is_known in ((0, unseen_s < 120), (119 - unseen_s, unseen_s < 120), (120, False)):
+        moment = at(10 + unseen_s + max(0, seconds))
+        if skew_s >= 0:  # of a machine that is ahead, it counts as just made
+            assert made.compute_amount(CCU, moment) == (750 if seconds < 120 else 607)
+        elif is_known:
+            assert made.compute_amount(CCU, moment) == 750
+
+
 def test_a_signal_that_the_configuration_forgets_counts_no_more() -> None:
     made = board(report(100))
     assert made.is_fresh(report(100), at(0))

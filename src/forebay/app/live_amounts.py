@@ -117,11 +117,15 @@ class LiveAmounts:
     async def _look(self) -> None:
         """Reads the reports, if there are others.  Raises StoreError."""
         async with self._looking:
+            began = self._now()
             stamp = await asyncio.to_thread(self._repo.find_stamp)  # first: what follows is newer
-            if stamp != self._stamp:
-                records = await asyncio.to_thread(self._repo.list)
-                self._board.absorb(records, self._now())
-                self._stamp = stamp
+            if stamp == self._stamp:
+                self._board.confirm(began)
+                return
+            records = await asyncio.to_thread(self._repo.list)
+            self._board.absorb(records, self._now())
+            self._board.confirm(began)
+            self._stamp = stamp
 
     def _compute(self) -> Mapping[str, int]:
         now = self._now()

@@ -67,18 +67,30 @@ class SignalBoard:
         self._rules: Mapping[str, SignalRule] = {}
         self._seen: dict[Place, _Seen] = {}
         self._projects: dict[tuple[str, str], list[Place]] = {}  # by team and name
+        self._looked_ns: int | None = None  # when these were all reports that there were
 
     def set_rules(self, rules: Mapping[str, SignalRule]) -> None:
         """From now on the configuration says so."""
         self._rules = rules
 
     def absorb(self, records: Iterable[SignalRecord], now: Now) -> None:
-        """These are all reports that there are."""
+        """These are all reports that there are.
+
+        One that was not there at the last look is no older than that look, whatever the clocks of several
+        machines say.
+        """
+        age_max_ns = None if self._looked_ns is None else now.monotonic_ns - self._looked_ns
         before, self._seen, self._projects = self._seen, {}, {}
         for record in records:
             known = before.get(record.place)
-            self._seen[record.place] = known if known and known.record == record else _see(record, now)
+            if known is None or known.record != record:
+                known = _see(record, now, age_max_ns)
+            self._seen[record.place] = known
             self._projects.setdefault((record.team, record.name), []).append(record.place)
+
+    def confirm(self, now: Now) -> None:
+        """At this moment there were no other reports than those that were absorbed last."""
+        self._looked_ns = now.monotonic_ns
 
     def find_next_change_ns(self, now: Now) -> int | None:
         """When the next report gets stale, by the monotonic clock; None if none will."""
@@ -124,10 +136,17 @@ class SignalBoard:
         return seen.since_ns + (seen.record.ttl_ns or rule.stale_after_ns)
 
 
-def _see(record: SignalRecord, now: Now) -> _Seen:
+def _see(record: SignalRecord, now: Now, age_max_ns: int | None = None) -> _Seen:
+    """A report that is new to this process.
+
+    Args:
+        age_max_ns: for so long it may have been there unseen; None where nobody knows.
+    """
     # Of a clock that went back a little, the report counts as just made; so it holds no longer than its time
     # from now on, whatever the clock does then.
     age_ns = now.wall_ns - record.reported_ns
+    if age_max_ns is not None:
+        age_ns = min(max(0, age_ns), age_max_ns)
     return _Seen(record, now.monotonic_ns - max(0, age_ns) if age_ns >= -SKEW_NS else None)
 
 
