@@ -35,6 +35,7 @@ from forebay.app.supervisor_socket import open_listener
 from forebay.core.limits import Kind, Limit, Measure, Period
 from forebay.core.routes import Snapshot, encode_snapshot
 from forebay.ledger.segment import list_segments, read_frames
+from ledger_difference import measure_ledger_difference
 from measure import BenchError, Figure
 from workload import MODEL, build_request
 
@@ -344,6 +345,7 @@ def main() -> int:
                     Figure(name=f"over_admission_{amount}_pct", value=round(over, 3), unit="%", target=target)
                 )
             figures += measure_leaks(upstream, 300 if arguments.quick else 10_000)
+        figures += measure_ledger_difference(3000 if arguments.quick else 100_000)
     except BenchError as error:
         return measure.fail(error)
     measure.publish("admission", figures)
