@@ -1,6 +1,7 @@
 """Keys at rest: made and shown once, rotated, revoked for good, within the rights of their project."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -255,6 +256,30 @@ def test_of_a_project_only_what_is_named_changes_with_an_event(tenancy: Tenancy)
         tenancy.teams.change_project("default", "none", lambda rights: rights, ACTOR)
     with pytest.raises(TeamNotFound):
         tenancy.teams.change_project("none", "p", lambda rights: rights, ACTOR)
+
+
+def test_of_changes_at_once_none_undoes_another(tenancy: Tenancy) -> None:
+    key_id = make(tenancy).entry.id
+    rounds = 10
+
+    def count_up(name: str) -> None:
+        def edit(rights: Rights) -> Rights:
+            return msgspec.structs.replace(rights, **{name: (getattr(rights, name) or 0) + 1})
+
+        for _ in range(rounds):
+            tenancy.keys.change(key_id, lambda terms: replace(terms, rights=edit(terms.rights)), ACTOR)
+            tenancy.teams.change_project("default", "default", edit, ACTOR)
+
+    names = ("context_max_tokens", "output_max_tokens")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count_up, (*names, *names)))
+    for rights in (
+        tenancy.keys.get(key_id).rights,
+        tenancy.teams.get_project("default", "default").rights,
+    ):
+        assert [getattr(rights, name) for name in names] == [2 * rounds] * 2
+    events = tenancy.audit.load_page(limit=1000)
+    assert len(events) == 1 + 8 * rounds
 
 
 def test_what_has_ended_stays_ended(tenancy: Tenancy) -> None:
