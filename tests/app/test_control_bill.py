@@ -125,3 +125,27 @@ async def test_too_many_rows_are_refused(
     answer = await http.get("/admin/v1/bill", params={"by": "team", **PERIOD})
     assert answer.status_code == 400
     assert "more than 1 rows" in answer.json()["error"]["message"]
+
+
+async def test_a_bill_is_told_apart_by_and_narrowed_to_labels(scene: Scene, http: httpx.AsyncClient) -> None:
+    record(
+        scene,
+        event(1, version="v1", experiment="e", variant="a", tags=(("customer", "acme"),)),
+        event(2, version="v1", experiment="e", variant="b"),
+        event(3, version="v2"),
+    )
+    bill = await ask(http, by=["version", "experiment", "variant"], **PERIOD)
+    assert [(row["version"], row["experiment"], row["variant"]) for row in bill["data"]] == [  # type: ignore[attr-defined]
+        ("v1", "e", "a"), ("v1", "e", "b"), ("v2", "", "")
+    ]  # fmt: skip
+    bill = await ask(http, by="model", tag="customer", tag_value="acme", experiment="e", **PERIOD)
+    assert [(row["tag"], row["requests"]) for row in bill["data"]] == [("acme", 1)]  # type: ignore[attr-defined]
+    bill = await ask(http, by="model", version="v1", variant="b", **PERIOD)
+    assert [row["requests"] for row in bill["data"]] == [1]  # type: ignore[attr-defined]
+    answer = await http.get("/admin/v1/usage", params={"by": "variant", "tag": "customer", "experiment": "e"})
+    assert [(row["variant"], row["tag"], row["requests"]) for row in answer.json()["data"]] == [
+        ("a", "acme", 1), ("b", "", 1)
+    ]  # fmt: skip
+    answer = await http.get("/admin/v1/usage", params={"tag_value": "acme"})
+    assert answer.status_code == 400
+    assert "name the tag" in answer.json()["error"]["message"]

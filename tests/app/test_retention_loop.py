@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from forebay.app import retention
 from forebay.app.clock import SystemClock
-from forebay.app.config_ledger import RetentionConfig
+from forebay.app.config_ledger import LedgerConfig, RetentionConfig
 from forebay.app.control_views import show_retention
 from forebay.app.retention import Keeper
 from forebay.cli.main import app
@@ -40,10 +40,10 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     scene.close()
 
 
-def make_keeper(scene: Scene, days: int, config: RetentionConfig) -> Keeper:
+def make_keeper(scene: Scene, days: int, retention: RetentionConfig) -> Keeper:
     clock = DayClock()
     clock.days = days
-    return Keeper(scene.database, clock, lambda: config)
+    return Keeper(scene.database, clock, lambda: LedgerConfig(retention=retention))
 
 
 def load_audit(scene: Scene) -> list[tuple[str, str, object]]:

@@ -204,6 +204,55 @@ def test_a_tags_name_keeps_its_spelling() -> None:
         parse_by("tag:")
 
 
+LABELED = (
+    event(11, version="v1", experiment="e", variant="a", tags=(("customer", "acme"),)),
+    event(12, version="v1", experiment="e", variant="b"),
+    event(13, version="v2", tags=(("customer", "öl"),)),
+)
+
+
+@pytest.mark.parametrize("setting", ["", "ledger: {rollup_tags: [customer]}\n"])
+def test_a_bill_is_told_apart_by_and_narrowed_to_labels(tmp_path: Path, setting: str) -> None:
+    (tmp_path / "forebay.yaml").write_text(PRICES + setting)
+    record(tmp_path, *LABELED)
+    one = "0.001101000"
+    found = bill(*OCTOBER, "--by", "version,experiment,variant")
+    assert costs(found, "version", "experiment", "variant") == {
+        ("v1", "e", "a"): one, ("v1", "e", "b"): one, ("v2", "", ""): one
+    }  # fmt: skip
+    found = bill(*OCTOBER, "--by", "tag:customer,version", "--where", "version=v1")
+    assert found["by"] == ["tag:customer", "version"]
+    assert costs(found, "tag_customer", "version") == {("", "v1"): one, ("acme", "v1"): one}
+    found = bill(*OCTOBER, "--by", "model", "--where", "tag:customer=öl", "--where", "experiment=")
+    assert costs(found, "model") == {("m",): one}
+    shown = forebay(
+        "usage", "--since", "all", "--by", "variant,tag:customer", "--where", "experiment=e", "--json"
+    )
+    rows = json.loads(shown.stdout)["rows"]
+    assert [(row["variant"], row["tag_customer"], row["requests"]) for row in rows] == [
+        ("a", "acme", 1), ("b", "", 1)
+    ]  # fmt: skip
+    shown = forebay("usage", "--since", "all", "--by", "tag:customer", "--rebuild")
+    assert "acme" in shown.stdout
+    assert "customer" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--where", "nothing"), "NAME=VALUE"),
+        (("--where", "target=x"), "tag:NAME"),
+        (("--where", "model=a", "--where", "model=b"), "stands twice"),
+        (("--by", "tag:a", "--where", "tag:b=c"), "two tags"),
+    ],
+)
+def test_a_condition_that_can_not_be_understood_is_told(args: tuple[str, ...], words: str) -> None:
+    for command in ("bill", "usage"):
+        result = forebay(command, *args)
+        assert result.exit_code == 2
+        assert words in result.stderr
+
+
 def test_a_csv_that_can_not_be_written_is_told_without_a_traceback(recorded: Path) -> None:
     result = forebay("bill", *OCTOBER, "--csv", "no/such/folder/bill.csv")
     assert result.exit_code == 1
@@ -222,15 +271,18 @@ def test_a_terminal_shows_the_same_figures(recorded: Path) -> None:
 def test_prices_are_listed_with_their_source(tmp_path: Path) -> None:
     assert "no prices" in forebay("prices").stderr
     (tmp_path / "forebay.yaml").write_text(
-        PRICES + "    - {pool: x, usd_per_request: 0.5, usd_per_second: '0.0000001'}\n  defaults: true\n"
+        PRICES
+        + "    - {pool: x, usd_per_request: 0.5, usd_per_second: '0.0000001', usd_per_unit: {searches: 0.01}, "
+        + "usd_per_mtok: {input_cache_write: 3.125}}\n  defaults: true\n"
     )
     shown = forebay("prices").stdout
     assert "input 2/M, output 10/M" in shown
-    assert "0.5/request, 0.0000001/s" in shown
+    assert "input_cache_write 3.125/M, 0.5/request, 0.0000001/s, searches 0.01 each" in shown
     assert "2026-10-02" in shown
     assert "https://" in shown
     found = json.loads(forebay("prices", "--json").stdout)
     assert found[0]["id"].startswith("price_")
     assert found[0]["usd_per_mtok"]["input"] == "1"
+    assert found[2]["usd_per_unit"] == {"searches": "0.01"}
     assert {each.get("source", "own") for each in found[:3]} == {"own"}
     assert all(each["source"] and each["checked"] for each in found[3:])

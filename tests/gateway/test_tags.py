@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from forebay.testing.gateway import GatewayProcess, make_route
@@ -39,3 +40,26 @@ def test_a_request_that_fails_keeps_what_was_known_of_it(tmp_path: Path, model: 
         assert dict(record.tags) == (TAGS if model == "m" else {}), (
             "a request for nothing is looked at no further"
         )
+
+
+def test_experiment_variant_and_version_stand_on_the_record(tmp_path: Path) -> None:
+    with ThreadedUpstream(well_behaved("Hello")) as upstream:
+        route = make_route("m", upstream.url)
+        target = msgspec.structs.replace(route.targets[0], version="2026-11")
+        route = msgspec.structs.replace(route, targets=(target,))
+        with GatewayProcess([route], folder=tmp_path) as gateway:
+            headers = {"authorization": f"Bearer {gateway.key}"}
+            for metadata, expected in [
+                ({"experiment": "e", "variant": "b", "x": "y"}, ("e", "b")),
+                ({"variant": "b"}, ("", "b")),
+                ({"Experiment": "e"}, ("", "")),
+                ({"experiment": 1, "variant": "b"}, ("", "")),
+                (None, ("", "")),
+            ]:
+                body = ASK | {"metadata": metadata}
+                answer = httpx.post(gateway.url + "/chat/completions", json=body, headers=headers)
+                record = gateway.wait_record(answer.headers["x-request-id"])
+                assert (record.experiment, record.variant) == expected
+                assert record.version == "2026-11"
+                if expected[1]:
+                    assert dict(record.tags) == metadata, "they are tags as well"

@@ -15,6 +15,7 @@ from forebay.ledger.marks import Kept, NoLongerKept, load_marks
 from forebay.ledger.pricing import reprice
 from forebay.ledger.repo import rebuild_usage
 from forebay.ledger.retention import DAY_NS, KeepDays, Removal, Retention
+from forebay.ledger.rollup import Rollups
 from forebay.ledger.tables import removals
 from forebay.ledger.usage import UsageBy, UsageQuery, load_usage
 from ledger_totals import load_usage_cells
@@ -151,8 +152,10 @@ def test_bills_are_the_same_without_the_records(
 
 def test_what_needs_records_that_are_gone_is_refused_and_not_answered_from_the_rest(world: World) -> None:
     fill(world)
+    assert bill_all(world).records_since_ns == 0
     remove_all(make_retention(world), KeepDays(records=2))
     gone_before_ns = DAY0_NS + 2 * DAY_NS
+    assert bill_all(world).records_since_ns == gone_before_ns
     for query in (
         UsageQuery(by=(UsageBy.TARGET,)),
         UsageQuery(by=(UsageBy.STATUS,), since_ns=gone_before_ns - DAY_NS),
@@ -221,3 +224,34 @@ def test_a_record_that_comes_late_is_in_the_totals_and_goes(world: World) -> Non
         assert load_usage_cells(connection) == cells
     assert remove_all(retention, KeepDays(records=1)) == 1
     assert [row for row in bill_all(world).rows if row.key == "key_late"] == rows
+
+
+def test_a_tag_that_is_rolled_up_outlives_the_records_and_another_is_refused(world: World) -> None:
+    rollups = Rollups(tags=("customer",), values_max=3)
+    labels = [("a", "e1"), ("b", "e2"), ("", "")]
+    events = [
+        make_event(
+            n, at_ns=DAY0_NS + n * HOUR_NS, experiment=pair[1], tags=(("customer", pair[0]), ("x", "y"))
+        )
+        for n, pair in enumerate(labels * 8)
+    ]
+    world.write(*events[:10])
+    world.make_ingester(book=BOOK).ingest_once()  # the tag was not named yet
+    world.write(*events[10:])
+    world.make_ingester(book=BOOK, rollups=rollups).ingest_once()
+    queries = [
+        UsageQuery(by=(UsageBy.TAG,), tag="customer"),
+        UsageQuery(by=(UsageBy.EXPERIMENT,), tag="customer", tag_value="a"),
+        UsageQuery(by=(UsageBy.EXPERIMENT, UsageBy.DAY)),
+    ]
+    before = [load_usage(world.database, query) for query in queries]
+    world.clock.now_ns = END_NS
+    remove_all(
+        Retention(world.database, world.clock, Told(), get_rollups=lambda: rollups), KeepDays(records=1)
+    )
+    assert count_rows(world, "events") == [0]
+    assert [load_usage(world.database, query) for query in queries] == before
+    with pytest.raises(NoLongerKept, match="were rolled up"):
+        load_usage(world.database, UsageQuery(by=(UsageBy.TAG,), tag="x"))
+    remove_all(make_retention(world), KeepDays(records=1, hourly=1, daily=1))
+    assert count_rows(world, "usage_daily", "tags_daily") == [0, 0]

@@ -201,6 +201,11 @@ class TargetConfig(Section):
         description="Where it is, such as `eu-west`. Requests of a key that is bound to regions never go to "
         "a target without one.",
     )
+    version: Label | None = Field(
+        default=None,
+        description="Version of the model there, such as `2026-11-30`. It stands on records, and usage and "
+        "bills can be told apart by it.",
+    )
     pool: Label | None = Field(
         default=None,
         description="Name for like replicas in metrics and records; null takes the engine or the host.",

@@ -89,6 +89,7 @@ class Control:
                 clock,
                 limits,
                 get_prices=lambda: watch.config.prices.price_book,
+                get_rollups=lambda: watch.config.ledger.rollups,
             ),
             engine_urls=engine_urls,
             snapshot_path=config.snapshot_path,
@@ -96,7 +97,7 @@ class Control:
             clock=clock,
             quota=self._quota,
             live=live,
-            keeper=Keeper(self._database, clock, lambda: watch.config.ledger.retention),
+            keeper=Keeper(self._database, clock, lambda: watch.config.ledger),
         )
         self._alerts = AlertParts(self._quota, self._database, lambda: watch.config.alerts, clock)
         parts = (

@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints
 
 from forebay.app.control_routes import RouteAdder
 from forebay.app.control_schemas import View
-from forebay.app.control_usage import TokensView, UnixSeconds, check_period, show_tokens
+from forebay.app.control_usage import Filters, TagName, TokensView, UnixSeconds, check_period, show_tokens
 from forebay.core.clock import Clock
 from forebay.ledger.bill import Bill, find_month, load_bill, name_month
 from forebay.ledger.rollup import UsageTotals
@@ -23,7 +23,6 @@ from forebay.store.database import Database
 ROWS_MAX: Final = 10_000
 
 Month = Annotated[str, StringConstraints(pattern=r"^(19[7-9][0-9]|20[0-9]{2})-(0[1-9]|1[0-2])$")]
-TagName = Annotated[str, StringConstraints(pattern=r"^[ -~]{1,64}$")]
 Usd = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]{9}$")]
 
 
@@ -35,6 +34,9 @@ class BillBy(StrEnum):
     POOL = "pool"
     TIER = "tier"
     REGION = "region"
+    VERSION = "version"
+    EXPERIMENT = "experiment"
+    VARIANT = "variant"
     DAY = "day"
 
 
@@ -57,6 +59,9 @@ class BillRowView(BillFigures):
     pool: str | None
     tier: str | None
     region: str | None
+    version: str | None
+    experiment: str | None
+    variant: str | None
     tag: str | None = Field(description="The tag's value; empty where a request has none.")
 
 
@@ -64,6 +69,10 @@ class BillView(View):
     currency: Literal["USD"] = "USD"
     since_s: int
     until_s: int
+    records_since_s: int | None = Field(
+        description="The records of what came before were removed: there are totals of it, and nothing that "
+        "needs records. Null where all are there."
+    )
     data: list[BillRowView]
     total: BillFigures
 
@@ -85,7 +94,8 @@ class BillRoutes:
 
     async def get_bill(
         self,
-        by: Annotated[list[BillBy], Query(description="What is told apart.", max_length=8)] = [  # noqa: B006
+        where: Filters,
+        by: Annotated[list[BillBy], Query(description="What is told apart.", max_length=11)] = [  # noqa: B006
             BillBy.TEAM,
             BillBy.PROJECT,
             BillBy.MODEL,
@@ -110,6 +120,7 @@ class BillRoutes:
             since_ns=since_ns,
             until_ns=until_ns,
             tag=tag,
+            where={name: value for name, value in where.items() if value is not None},
             rows_max=ROWS_MAX,
         )
         return show_bill(bill)
@@ -128,6 +139,7 @@ def show_bill(bill: Bill) -> BillView:
     return BillView(
         since_s=bill.since_ns // 10**9,
         until_s=bill.until_ns // 10**9,
+        records_since_s=bill.records_since_ns // 10**9 or None,
         data=[_show_row(row) for row in bill.rows],
         total=BillFigures(**_show_figures(bill.total)),
     )
@@ -143,6 +155,9 @@ def _show_row(row: UsageRow) -> BillRowView:
         pool=row.pool,
         tier=row.tier,
         region=row.region,
+        version=row.version,
+        experiment=row.experiment,
+        variant=row.variant,
         tag=row.tag,
         **_show_figures(row.totals),
     )

@@ -28,10 +28,10 @@ from forebay.app.control_schemas import (
 from forebay.app.control_usage import (
     PAGE_MAX,
     Cursor,
+    Filters,
     GroupBy,
     Interval,
-    KeyFilter,
-    ModelFilter,
+    TagName,
     UnixSeconds,
     UsagePage,
     load_usage_page,
@@ -97,20 +97,20 @@ class AdminRoutes:
 
     async def get_usage(
         self,
-        by: Annotated[list[GroupBy], Query(description="What is told apart.", max_length=9)] = [  # noqa: B006
+        where: Filters,
+        by: Annotated[list[GroupBy], Query(description="What is told apart.", max_length=12)] = [  # noqa: B006
             GroupBy.KEY,
             GroupBy.MODEL,
         ],
         interval: Annotated[Interval | None, Query(description="Told apart by time as well; UTC.")] = None,
         since_s: Annotated[UnixSeconds | None, Query(description="Unix time, inclusive.")] = None,
         until_s: Annotated[UnixSeconds | None, Query(description="Unix time, exclusive.")] = None,
-        key: Annotated[KeyFilter | None, Query(description="Only this key's id.")] = None,
-        model: Annotated[ModelFilter | None, Query(description="Only this public name.")] = None,
+        tag: Annotated[TagName | None, Query(description="Told apart by this tag as well.")] = None,
         limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
         cursor: Annotated[Cursor | None, Query(description="`next_cursor` of the page before.")] = None,
     ) -> UsagePage:
         """Sums over finished requests, a group a row.  Records take a second to arrive here."""
-        query = make_query(by=by, interval=interval, since_s=since_s, until_s=until_s, key=key, model=model)
+        query = make_query(by=by, interval=interval, since_s=since_s, until_s=until_s, tag=tag, where=where)
         return await asyncio.to_thread(load_usage_page, self._database, query, limit=limit, cursor=cursor)
 
 

@@ -125,6 +125,7 @@ class TargetView(View):
     pool: str
     tier: str
     region: str | None = Field(description="As `forebay.yaml` says; null when it says nothing.")
+    version: str | None = Field(description="Of the model there; likewise.")
     url: str
     model: str = Field(description="The model's name there.")
     api_key: str | None = Field(description="A reference, never the key.")

@@ -5,10 +5,12 @@ A cursor names the last group of a page, and the next page begins behind it.  On
 
 import base64
 import binascii
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final
 
 import msgspec
+from fastapi import Depends, Query
 from pydantic import Field, StringConstraints
 
 from forebay.app.control_schemas import View
@@ -24,7 +26,31 @@ UnixSeconds = Annotated[int, Field(ge=0, le=LATEST_S)]
 KeyFilter = Annotated[str, StringConstraints(pattern=r"^(key_[0-9a-f]{16})?$")]
 ModelFilter = Annotated[str, StringConstraints(pattern=r"^[!-~]{0,200}$")]
 Cursor = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_=-]{1,2000}$")]
-Place = tuple[int, str, str, str, int, str, str, str, str, str]
+LabelFilter = Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x00]*$")]
+TagName = Annotated[str, StringConstraints(pattern=r"^[ -~]{1,64}$")]
+Place = tuple[int, str, str, str, int, str, str, str, str, str, str, str, str, str]
+
+
+def filters(
+    key: Annotated[KeyFilter | None, Query(description="Only this key's id.")] = None,
+    model: Annotated[ModelFilter | None, Query(description="Only this public name.")] = None,
+    version: Annotated[LabelFilter | None, Query(description="Only this version of models.")] = None,
+    experiment: Annotated[LabelFilter | None, Query(description="Only this experiment.")] = None,
+    variant: Annotated[LabelFilter | None, Query(description="Only this variant.")] = None,
+    tag_value: Annotated[LabelFilter | None, Query(description="Only where the tag has this value.")] = None,
+) -> dict[str, str | None]:
+    """What is counted, by the names that UsageQuery has for it."""
+    return {
+        "key": key,
+        "model": model,
+        "version": version,
+        "experiment": experiment,
+        "variant": variant,
+        "tag_value": tag_value,
+    }
+
+
+Filters = Annotated[Mapping[str, str | None], Depends(filters)]
 
 
 class GroupBy(StrEnum):
@@ -37,6 +63,9 @@ class GroupBy(StrEnum):
     POOL = "pool"
     TIER = "tier"
     REGION = "region"
+    VERSION = "version"
+    EXPERIMENT = "experiment"
+    VARIANT = "variant"
 
 
 class Interval(StrEnum):
@@ -74,6 +103,10 @@ class UsageRowView(View):
     pool: str | None
     tier: str | None
     region: str | None
+    version: str | None
+    experiment: str | None
+    variant: str | None
+    tag: str | None = Field(description="The tag's value; empty where a request has none.")
     requests: int
     failed: int
     abandoned: int = Field(description="The caller left before the end.")
@@ -117,20 +150,22 @@ def make_query(
     interval: Interval | None,
     since_s: int | None,
     until_s: int | None,
-    key: str | None,
-    model: str | None,
+    tag: str | None,
+    where: Mapping[str, str | None],
 ) -> UsageQuery:
     """Raises InvalidValue."""
     check_period(since_s, until_s)
     groups = [UsageBy(each.value) for each in dict.fromkeys(by)]
     if interval is not None:
         groups.append(UsageBy(interval.value))
+    if tag is not None:
+        groups.append(UsageBy.TAG)
     return UsageQuery(
         by=tuple(groups),
         since_ns=None if since_s is None else since_s * 10**9,
         until_ns=None if until_s is None else until_s * 10**9,
-        key=key,
-        model=model,
+        tag=tag,
+        **where,  # type: ignore[arg-type]  # filters are texts
     )
 
 
@@ -146,6 +181,10 @@ def _find_place(row: UsageRow) -> Place:
         row.pool or "",
         row.tier or "",
         row.region or "",
+        row.version or "",
+        row.experiment or "",
+        row.variant or "",
+        row.tag or "",
     )
 
 
@@ -173,6 +212,10 @@ def _show_row(row: UsageRow) -> UsageRowView:
         pool=row.pool,
         tier=row.tier,
         region=row.region,
+        version=row.version,
+        experiment=row.experiment,
+        variant=row.variant,
+        tag=row.tag,
         requests=totals.requests,
         failed=totals.failed,
         abandoned=totals.abandoned,

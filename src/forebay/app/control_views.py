@@ -161,6 +161,7 @@ def show_model(route: Route) -> ModelView:
                 pool=target.pool,
                 tier=target.tier,
                 region=target.region or None,
+                version=target.version or None,
                 url=target.url,
                 model=target.model,
                 api_key=target.api_key,

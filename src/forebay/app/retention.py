@@ -12,13 +12,14 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from forebay.app.config_ledger import RetentionConfig
+from forebay.app.config_ledger import LedgerConfig, RetentionConfig
 from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError
 from forebay.gateway.repo_audit import Change, append_audit
 from forebay.gateway.tenancy import FOREBAY, Actor
 from forebay.ledger.marks import Kept, Mark, format_day, load_marks
 from forebay.ledger.retention import KeepDays, Removal, Retention
+from forebay.ledger.rollup import Rollups
 from forebay.store.database import Database
 
 INTERVAL_S: Final = 600.0  #: between two looks for what is too old
@@ -54,7 +55,7 @@ class Keeper:
         self,
         database: Database,
         clock: Clock,
-        get_config: Callable[[], RetentionConfig],
+        get_config: Callable[[], LedgerConfig],
         *,
         interval_s: float = INTERVAL_S,
     ) -> None:
@@ -63,7 +64,7 @@ class Keeper:
         self._clock = clock
         self._get_config = get_config
         self._interval_s = interval_s
-        self._retention = make_retention(database, clock, FOREBAY)
+        self._retention = make_retention(database, clock, FOREBAY, lambda: get_config().rollups)
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -88,7 +89,7 @@ class Keeper:
         self.state = replace(self.state, marks=marks, looked_at_ns=self._clock.wall_ns(), error=None)
 
     def _keep(self) -> KeepDays:
-        return make_keep(self._get_config())
+        return make_keep(self._get_config().retention)
 
     async def _give_back(self) -> None:
         if await asyncio.to_thread(self._database.count_spare_bytes) <= SPARE_BYTES_MAX:
@@ -107,7 +108,9 @@ def make_keep(config: RetentionConfig) -> KeepDays:
     return KeepDays(records=config.records_days, hourly=config.hourly_days, daily=config.daily_days)
 
 
-def make_retention(database: Database, clock: Clock, actor: Actor) -> Retention:
+def make_retention(
+    database: Database, clock: Clock, actor: Actor, get_rollups: Callable[[], Rollups]
+) -> Retention:
     """One whose removals are in the audit."""
 
     def tell(connection: Connection, removal: Removal) -> None:
@@ -118,4 +121,4 @@ def make_retention(database: Database, clock: Clock, actor: Actor) -> Retention:
         )
         append_audit(connection, actor, change, clock.wall_ns())
 
-    return Retention(database, clock, tell)
+    return Retention(database, clock, tell, get_rollups=get_rollups)

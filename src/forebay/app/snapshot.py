@@ -105,6 +105,7 @@ def _compile_target(target_id: str, name: str, target: TargetConfig, url: str) -
         pool=target.chosen_pool,
         tier=target.chosen_tier,
         region=target.region or "",
+        version=target.version or "",
         url=url.rstrip("/"),
         model=target.chosen_model(name),
         api_key=target.api_key,

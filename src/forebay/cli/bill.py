@@ -4,7 +4,6 @@ Takes in what the workers have written until now before it reads.  What has no p
 is in no sum.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from forebay.cli.parquet import find_parquet, write_parquet
 from forebay.cli.tables import Cell, Column, Table, print_table
 from forebay.cli.terminal import BadOption, Outcome, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
-from forebay.cli.usage import take_in
+from forebay.cli.usage import parse_tag, parse_where, take_in
 from forebay.gateway.repo import KeyRepo
 from forebay.ledger.bill import (
     BILL_BY,
@@ -40,7 +39,6 @@ from forebay.ledger.rollup import UsageTotals
 from forebay.ledger.usage import UsageBy, UsageRow
 from forebay.store.database import Database
 
-TAG_NAME_MAX: Final = 64
 _DECIMALS: Final = 6  #: of USD in a table; files have all nine
 
 
@@ -53,6 +51,7 @@ class BillOptions:
     month: str | None
     since: str | None
     until: str | None
+    where: Sequence[str] = ()
     as_json: bool
     csv_file: str | None
     parquet_file: Path | None
@@ -63,6 +62,7 @@ class BillOptions:
 class _Wanted:
     by: tuple[UsageBy, ...]
     tag: str | None
+    where: Mapping[str, str]
     since_ns: int
     until_ns: int
 
@@ -113,7 +113,8 @@ def parse_options(options: BillOptions, now_ns: int) -> _Wanted:
     since_ns, until_ns = _parse_time(options, now_ns)
     if since_ns >= until_ns:
         raise BadOption("the bill ends before it begins", hint="--until must be later than --since")
-    return _Wanted(by=by, tag=tag, since_ns=since_ns, until_ns=until_ns)
+    where = parse_where(options.where, tag)
+    return _Wanted(by=by, tag=tag, where=where, since_ns=since_ns, until_ns=until_ns)
 
 
 def _parse_time(options: BillOptions, now_ns: int) -> tuple[int, int]:
@@ -140,21 +141,15 @@ def _parse_moment(option: str, text: str) -> int:
 
 def parse_by(text: str) -> tuple[tuple[UsageBy, ...], str | None]:
     """What to tell apart, and the name of the tag if it is one of it.  Raises BadOption."""
+    words, tag = parse_tag(text)
+    known = [each.value for each in BILL_BY]
     by: list[UsageBy] = []
-    tag: str | None = None
-    known = [each.value for each in BILL_BY if each is not UsageBy.TAG]
-    for word in (word.strip() for word in text.split(",") if word.strip()):
-        if found := re.fullmatch(r"tag:(.+)", word, re.IGNORECASE):
-            if tag is not None and tag != found[1]:
-                raise BadOption("can't tell apart by two tags", hint="ask for one bill each")
-            by, tag = [*by, UsageBy.TAG], found[1]
-        elif word.casefold() in known:
-            by.append(UsageBy(word.casefold()))
-        else:
+    for word in words.split(",") if words else ():
+        if word.casefold() not in known:
+            known.remove(UsageBy.TAG.value)
             hint = f"possible: {', '.join(known)}, tag:NAME"
             raise BadOption(f"can't tell apart by {word}", hint=hint)
-    if tag is not None and len(tag) > TAG_NAME_MAX:
-        raise BadOption(f"no tag's name is longer than {TAG_NAME_MAX} characters", hint="check the name")
+        by.append(UsageBy(word.casefold()))
     return tuple(dict.fromkeys(by)), tag
 
 
@@ -174,7 +169,12 @@ def _load(config: Config, wanted: _Wanted, clock: SystemClock, *, recompute: boo
             _recompute(database, config, wanted, clock)
         return _Found(
             bill=load_bill(
-                database, by=wanted.by, since_ns=wanted.since_ns, until_ns=wanted.until_ns, tag=wanted.tag
+                database,
+                by=wanted.by,
+                since_ns=wanted.since_ns,
+                until_ns=wanted.until_ns,
+                tag=wanted.tag,
+                where=wanted.where,
             ),
             key_names={record.entry.id: record.entry.name for record in KeyRepo(database, clock).list()},
             terms=load_terms(database),
@@ -191,6 +191,7 @@ def _recompute(database: Database, config: Config, wanted: _Wanted, clock: Syste
         since_ns=wanted.since_ns,
         until_ns=wanted.until_ns,
         now_ns=clock.wall_ns(),
+        rollups=config.ledger.rollups,
     )
     before, after = (_show_usd(cost) for cost in (report.cost_nano_usd_before, report.cost_nano_usd_after))
     print_note(
@@ -210,6 +211,11 @@ def _print_table(found: _Found, wanted: _Wanted) -> None:
         return
     print_table(_make_table(found, wanted))
     print_note(f"{period}, UTC; costs in USD")
+    if found.bill.records_since_ns > wanted.since_ns:
+        print_note(
+            f"the records before {_moment(found.bill.records_since_ns)} were removed: of that time there are "
+            "totals, and nothing that needs records"
+        )
     for each in found.corrections:
         print_note(f"{each.changed:,} records of this time were priced anew on {_moment(each.at_ns)}")
 
@@ -283,6 +289,7 @@ def _describe(found: _Found, wanted: _Wanted, rows: Sequence[Mapping[str, object
         "currency": "USD",
         "since": _iso(wanted.since_ns),
         "until": _iso(wanted.until_ns),
+        "records_since": _iso(found.bill.records_since_ns) if found.bill.records_since_ns else None,
         "by": [by.value if by is not UsageBy.TAG else f"tag:{wanted.tag}" for by in wanted.by],
         "rows": rows,
         "total": list_fields(UsageRow(totals=total), (), None, {}),

@@ -74,7 +74,7 @@ def _open(file: Path | None) -> Iterator[_Opened]:
         yield _Opened(
             database=database,
             keep=make_keep(config.ledger.retention),
-            retention=make_retention(database, clock, find_actor()),
+            retention=make_retention(database, clock, find_actor(), lambda: config.ledger.rollups),
         )
     finally:
         database.close()

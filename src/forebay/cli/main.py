@@ -15,7 +15,7 @@ import typer
 from forebay.cli.alert_commands import alerts_app
 from forebay.cli.key_commands import keys_app
 from forebay.cli.ledger_commands import ledger_app
-from forebay.cli.options import AsJson, ConfigFile, find_file
+from forebay.cli.options import AsJson, ConfigFile, Where, find_file
 from forebay.cli.signal_commands import signals_app
 from forebay.cli.tenancy_commands import audit, projects_app, teams_app, tokens_app
 from forebay.cli.terminal import Outcome, guard, is_plain, make_streams_lenient, print_error
@@ -132,7 +132,8 @@ def usage(
         typer.Option(
             "--by",
             metavar="LIST",
-            help="Group by key, model, hour, day, target, status, team, project, pool, tier, region.",
+            help="Group by key, model, hour, day, target, status, team, project, pool, tier, region, "
+            "version, experiment, variant, tag:NAME.",
         ),
     ] = "key,model",
     since: Annotated[
@@ -141,6 +142,7 @@ def usage(
             "--since", metavar="AGE", help="How far back: 90m, 24h, 7d, 2w, all, or from a date on."
         ),
     ] = "24h",
+    where: Where = None,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     rebuild: Annotated[
@@ -156,7 +158,13 @@ def usage(
     from forebay.cli.usage import usage
 
     return usage(
-        find_file(context, config), by=by, since=since, as_json=as_json, as_csv=as_csv, rebuild=rebuild
+        find_file(context, config),
+        by=by,
+        since=since,
+        where=where or (),
+        as_json=as_json,
+        as_csv=as_csv,
+        rebuild=rebuild,
     )
 
 
@@ -169,7 +177,8 @@ def bill(
         typer.Option(
             "--by",
             metavar="LIST",
-            help="Tell apart by team, project, key, model, pool, tier, region, day, tag:NAME.",
+            help="Tell apart by team, project, key, model, pool, tier, region, version, experiment, variant, "
+            "day, tag:NAME.",
         ),
     ] = "team,project,model",
     month: Annotated[
@@ -181,6 +190,7 @@ def bill(
     until: Annotated[
         str | None, typer.Option("--until", metavar="DATE", help="End before this date instead.")
     ] = None,
+    where: Where = None,
     as_json: AsJson = False,
     csv_file: Annotated[
         str | None, typer.Option("--csv", metavar="FILE", help="Write CSV; `-` is standard output.")
@@ -207,6 +217,7 @@ def bill(
             month=month,
             since=since,
             until=until,
+            where=where or (),
             as_json=as_json,
             csv_file=csv_file,
             parquet_file=parquet_file,

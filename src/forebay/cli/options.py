@@ -10,6 +10,14 @@ ConfigFile = Annotated[
     typer.Option("--config", "-c", metavar="FILE", help="Use this file instead of ./forebay.yaml."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        metavar="NAME=VALUE",
+        help="Only of this key (its id), model, version, experiment, variant or tag:NAME; repeatable.",
+    ),
+]
 Team = Annotated[str, typer.Option("--team", help="Team that the project belongs to.")]
 Models = Annotated[
     list[str] | None,

@@ -25,12 +25,16 @@ from forebay.cli.usable_config import load_usable_config
 from forebay.cli.usage_hours import MARKS_MAX, Hours, can_show_hours, compute_sparkline, fold_hours
 from forebay.gateway.repo import KeyRepo
 from forebay.ledger.ingest import Ingester, IngestLimits
+from forebay.ledger.marks import NoLongerKept
 from forebay.ledger.repo import rebuild_usage
 from forebay.ledger.rollup import HOUR_NS, NOTHING, UsageTotals, merge_totals
 from forebay.ledger.usage import UsageBy, UsageQuery, UsageQueryInvalid, UsageRow, load_usage
 from forebay.store.database import Database
 from forebay.store.errors import StoreBusy
 
+TAG_NAME_MAX: Final = 64
+#: What --where takes, beside tags.
+WHERE: Final = ("key", "model", "version", "experiment", "variant")
 _UNITS_S: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BAR_CELLS: Final = 8
 _WIDE_COLUMNS: Final = 100
@@ -43,6 +47,7 @@ class _Answer:
     """Rows, and the names of the keys in them."""
 
     by: tuple[UsageBy, ...]
+    tag: str | None  #: the name of the one to tell apart by
     rows: Sequence[UsageRow]
     key_names: Mapping[str, str]
     hours: Hours | None = None  #: when the tokens of each row were used
@@ -53,12 +58,21 @@ class _Answer:
 
 
 def usage(
-    file: Path | None, *, by: str, since: str, as_json: bool, as_csv: bool, rebuild: bool = False
+    file: Path | None,
+    *,
+    by: str,
+    since: str,
+    where: Sequence[str] = (),
+    as_json: bool,
+    as_csv: bool,
+    rebuild: bool = False,
 ) -> Outcome:
     clock = SystemClock()
     if as_json and as_csv:
         raise BadOption("--json and --csv can't go together", hint="choose one of them")
-    query = UsageQuery(by=parse_by(by), since_ns=parse_since(since, clock.wall_ns()))
+    words, tag = parse_tag(by)
+    query = UsageQuery(by=parse_by(words), since_ns=parse_since(since, clock.wall_ns()))
+    query = replace(query, **parse_where(where, tag))  # type: ignore[arg-type]  # filters are texts
     answer = _load(load_usable_config(file), query, clock, rebuild=rebuild)
     if as_json:
         _print_json(answer)
@@ -72,12 +86,53 @@ def usage(
 def parse_by(text: str) -> tuple[UsageBy, ...]:
     """Raises BadOption."""
     words = [word.strip().casefold() for word in text.split(",") if word.strip()]
-    known = [by.value for by in UsageBy if by is not UsageBy.TAG]
+    known = [by.value for by in UsageBy]
     if unknown := [word for word in words if word not in known]:
-        raise BadOption(f"can't group by {', '.join(unknown)}", hint=f"possible: {', '.join(known)}")
+        known.remove(UsageBy.TAG.value)
+        raise BadOption(
+            f"can't group by {', '.join(unknown)}", hint=f"possible: {', '.join(known)}, tag:NAME"
+        )
     if {"hour", "day"} <= set(words):
         raise BadOption("can't group by hour and by day", hint="choose one of them")
     return tuple(dict.fromkeys(UsageBy(word) for word in words))
+
+
+def parse_tag(text: str) -> tuple[str, str | None]:
+    """A list with `tag` in the place of `tag:NAME`, and the name.  Raises BadOption."""
+    words: list[str] = []
+    name: str | None = None
+    for word in (word.strip() for word in text.split(",") if word.strip()):
+        found = re.fullmatch(r"tag:(.+)", word, re.IGNORECASE)
+        if found is None and word.casefold() == "tag":
+            raise BadOption("can't tell apart by a tag without its name", hint="write tag:NAME")
+        if found is not None and name not in (None, found[1]):
+            raise BadOption("can't tell apart by two tags", hint="ask once for each")
+        name = name if found is None else found[1]
+        words.append(word if found is None else UsageBy.TAG.value)
+    if name is not None and len(name) > TAG_NAME_MAX:
+        raise BadOption(f"no tag's name is longer than {TAG_NAME_MAX} characters", hint="check the name")
+    return ",".join(words), name
+
+
+def parse_where(conditions: Sequence[str], tag: str | None) -> dict[str, str]:
+    """Filters by the names that UsageQuery has for them, and the tag's name.  Raises BadOption."""
+    where = {} if tag is None else {"tag": tag}
+    for condition in conditions:
+        name, sign, value = condition.partition("=")
+        name = name.strip()
+        if name.casefold() in WHERE and sign:
+            field = name.casefold()
+        elif (found := re.fullmatch(r"tag:(.+)", name, re.IGNORECASE)) and sign:
+            if where.setdefault("tag", found[1]) != found[1]:
+                raise BadOption("can't look at two tags", hint="ask for the same tag everywhere")
+            field = "tag_value"
+        else:
+            hint = f"write NAME=VALUE, with one of {', '.join(WHERE)}, tag:NAME"
+            raise BadOption(f"can't understand --where {condition}", hint=hint)
+        if field in where:
+            raise BadOption(f"--where {name} stands twice", hint="name each once")
+        where[field] = value
+    return where
 
 
 def parse_since(text: str, now_ns: int) -> int | None:
@@ -98,16 +153,18 @@ def parse_since(text: str, now_ns: int) -> int | None:
 def _load(config: Config, query: UsageQuery, clock: SystemClock, *, rebuild: bool) -> _Answer:
     if not config.data_path.exists():
         print_note(f"nothing was recorded in {config.data_path} yet; `forebay up` starts Forebay")
-        return _Answer(by=query.by, rows=(), key_names={})
+        return _Answer(by=query.by, tag=query.tag, rows=(), key_names={})
     database = open_database(config)
     try:
         database.migrate()
         take_in(database, config, clock)
         if rebuild:
-            print_note(f"the totals were added up anew, from {rebuild_usage(database):,} records")
+            count = rebuild_usage(database, config.ledger.rollups)
+            print_note(f"the totals were added up anew, from {count:,} records")
         names = {record.entry.id: record.entry.name for record in KeyRepo(database, clock).list()}
         return _Answer(
             by=query.by,
+            tag=query.tag,
             rows=load_usage(database, query),
             key_names=names,
             hours=_load_hours(database, query, clock.wall_ns()),
@@ -124,7 +181,7 @@ def _load_hours(database: Database, query: UsageQuery, now_ns: int) -> Hours | N
     first_ns = None if query.since_ns is None else query.since_ns // HOUR_NS * HOUR_NS
     try:
         rows = load_usage(database, replace(query, by=(*query.by, UsageBy.HOUR), since_ns=first_ns))
-    except UsageQueryInvalid:
+    except (UsageQueryInvalid, NoLongerKept):
         return None
     return fold_hours(
         rows,
@@ -138,8 +195,15 @@ def _load_hours(database: Database, query: UsageQuery, now_ns: int) -> Hours | N
 def take_in(database: Database, config: Config, clock: SystemClock) -> None:
     """Ingests what the workers have written until now; says what can't be read."""
     limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
-    book = config.prices.price_book
-    ingester = Ingester(database, config.ledger_path, clock, limits, get_prices=lambda: book)
+    book, rollups = config.prices.price_book, config.ledger.rollups
+    ingester = Ingester(
+        database,
+        config.ledger_path,
+        clock,
+        limits,
+        get_prices=lambda: book,
+        get_rollups=lambda: rollups,
+    )
     try:
         while not (report := ingester.ingest_once()).is_complete:
             pass
@@ -171,7 +235,7 @@ def _print_table(answer: _Answer, since: str) -> None:
 def _make_table(answer: _Answer) -> Table:
     groups = [by for by in UsageBy if by in answer.by]
     groups.sort(key=lambda by: by not in (UsageBy.HOUR, UsageBy.DAY))
-    columns = [_group_column(by) for by in groups]
+    columns = [_group_column(by, answer.tag) for by in groups]
     columns += [
         Column(title=title, align="right", kind="whole", rank=_RANKS.get(title, 0)) for title in _FIGURES
     ]
@@ -198,9 +262,10 @@ def _has_no_name(row: UsageRow, by: Sequence[UsageBy]) -> bool:
     return (UsageBy.MODEL in by and not row.model) or (UsageBy.TARGET in by and not row.target)
 
 
-def _group_column(by: UsageBy) -> Column:
+def _group_column(by: UsageBy, tag: str | None) -> Column:
     is_short = by in (UsageBy.HOUR, UsageBy.DAY, UsageBy.STATUS)
-    return Column(title=by.value.capitalize(), kind="whole" if is_short else "name")
+    title = tag or "" if by is UsageBy.TAG else by.value.capitalize()
+    return Column(title=title, kind="whole" if is_short else "name")
 
 
 _NO_NAME: Final = "(none)"
@@ -216,6 +281,10 @@ _GROUP_TEXTS: Final[dict[UsageBy, Callable[[UsageRow, Mapping[str, str]], str]]]
     UsageBy.POOL: lambda row, names: row.pool or "(none)",
     UsageBy.TIER: lambda row, names: row.tier or "(none)",
     UsageBy.REGION: lambda row, names: row.region or "(none)",
+    UsageBy.VERSION: lambda row, names: row.version or "(none)",
+    UsageBy.EXPERIMENT: lambda row, names: row.experiment or "(none)",
+    UsageBy.VARIANT: lambda row, names: row.variant or "(none)",
+    UsageBy.TAG: lambda row, names: row.tag or "(none)",
 }
 
 
@@ -279,6 +348,8 @@ def _describe(row: UsageRow, answer: _Answer) -> dict[str, object]:
     for by in answer.by:
         if by in (UsageBy.HOUR, UsageBy.DAY):
             named[by.value] = _moment(row.start_s, "%Y-%m-%dT%H:%M:%SZ")
+        elif by is UsageBy.TAG:
+            named[f"tag_{answer.tag}"] = row.tag
         else:
             named[by.value] = getattr(row, by.value)
         if by is UsageBy.KEY:
@@ -288,7 +359,7 @@ def _describe(row: UsageRow, answer: _Answer) -> dict[str, object]:
 
 def _print_json(answer: _Answer) -> None:
     value = {
-        "by": [by.value for by in answer.by],
+        "by": [by.value if by is not UsageBy.TAG else f"tag:{answer.tag}" for by in answer.by],
         "rows": [_describe(row, answer) for row in answer.rows],
         "total": asdict(answer.total),
     }

@@ -73,4 +73,5 @@ def _group_of(row: UsageRow) -> Group:
     return (
         *(row.key, row.model, row.target, row.status),
         *(row.team, row.project, row.pool, row.tier, row.region),
+        *(row.version, row.experiment, row.variant, row.tag),
     )

@@ -67,7 +67,7 @@ class Ending:
         else:
             tokens = self._dialect.read_answer(body)
         if tokens is None:
-            tokens = self._dialect.estimate_tokens(exchange.body_bytes, 0)
+            tokens = self._dialect.estimate_tokens(exchange.body, 0)
             exchange.usage_source = UsageSource.ESTIMATED
         else:
             exchange.usage_source = UsageSource.REPORTED
@@ -104,7 +104,7 @@ class Ending:
         exchange.answer_bytes += len(body)
         if exchange.sent and exchange.tokens is None:
             # Somebody worked on it, and nobody will say how much: never count that as nothing.
-            exchange.tokens = self._dialect.estimate_tokens(exchange.body_bytes, 0)
+            exchange.tokens = self._dialect.estimate_tokens(exchange.body, 0)
             exchange.usage_source = UsageSource.ESTIMATED
         streaming = call.streaming and not left
         status = 200 if streaming else error.status
@@ -133,9 +133,16 @@ class Ending:
         if key is None:
             return  # refused before we knew whose it was: counted, but nobody's to record
         duration = exchange.duration_ns = self._monotonic_ns() - exchange.started_ns
-        name = pool = tier = region = ""
+        name = pool = tier = region = version = experiment = variant = ""
         if target is not None:
             name, pool, tier, region = target.id, target.pool, target.tier, target.region
+            version = target.version
+        tags = exchange.view.tags if exchange.route else ()
+        for tag, value in tags:
+            if tag == "experiment":
+                experiment = value
+            elif tag == "variant":
+                variant = value
         # By position, in the order of the fields.
         record = Finished(
             exchange.id,
@@ -161,12 +168,13 @@ class Ending:
             max(0, duration - exchange.waited_ns),
             exchange.body_bytes,
             exchange.answer_bytes,
-            "",  # experiment
-            "",  # variant
+            experiment,
+            variant,
             self._worker,
             region,
-            exchange.view.tags if exchange.route else (),
+            tags,
             exchange.units,
+            version,
         )
         self._recorder.record(record)
         exchange.state.cells.count_finished(exchange.cells, record)

@@ -5,14 +5,15 @@ a tag that has none from the records themselves.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Final
 
 from sqlalchemy import select
 
+from forebay.ledger.marks import Kept, load_marks
 from forebay.ledger.rollup import NOTHING, UsageTotals, merge_totals
 from forebay.ledger.tables import TOKEN_CLASSES, prices, repricings
 from forebay.ledger.usage import UsageBy, UsageQuery, UsageQueryInvalid, UsageRow, load_usage
@@ -38,6 +39,7 @@ class Bill:
     since_ns: int
     until_ns: int
     rows: Sequence[UsageRow]
+    records_since_ns: int = 0  #: the records of what came before may be gone, and only totals be left
 
     @property
     def total(self) -> UsageTotals:
@@ -69,15 +71,23 @@ def load_bill(
     since_ns: int,
     until_ns: int,
     tag: str | None = None,
+    where: Mapping[str, str] | None = None,
     rows_max: int = ROWS_MAX,
 ) -> Bill:
-    """Raises UsageQueryInvalid (more than `rows_max` rows too), StoreBusy, StoreUnavailable."""
+    """`where` holds filters by the names that UsageQuery has for them.
+
+    Raises UsageQueryInvalid (more than `rows_max` rows too), NoLongerKept, StoreBusy, StoreUnavailable.
+    """
     if wrong := [each.value for each in by if each not in BILL_BY]:
         raise UsageQueryInvalid(f"a bill can't be told apart by {', '.join(wrong)}", param="by")
     query = UsageQuery(
         by=tuple(by), since_ns=since_ns, until_ns=until_ns, tag=tag, figures=FIGURES, rows_max=rows_max
     )
-    return Bill(since_ns=since_ns, until_ns=until_ns, rows=load_usage(database, query))
+    query = replace(query, **(where or {}))  # type: ignore[arg-type]  # filters are texts
+    rows = load_usage(database, query)
+    with database.read() as connection:
+        records_since_ns = load_marks(connection)[Kept.RECORDS].gone_before_ns
+    return Bill(since_ns=since_ns, until_ns=until_ns, rows=rows, records_since_ns=records_since_ns)
 
 
 def load_terms(database: Database) -> list[Terms]:
