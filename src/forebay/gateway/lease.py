@@ -111,6 +111,12 @@ class Lease:
         self.refused_wait_s = 1.0 if wait_ns < 0 else wait_ns * 1e-9
         self.refused_until = now_s + min(REFUSED_S, max(0.001, self.refused_wait_s))
 
+    def hold(self, until_s: float) -> None:
+        """The authority is asked for nothing until then: others have their turn."""
+        self.refused_need = 1
+        self.refused_wait_s = 1.0
+        self.refused_until = until_s
+
     def tell_reset(self, now_s: float) -> None:
         """Makes the words for when all of it is there again; exact to the tenth of a second is enough."""
         reset = 0.0 if now_s == NEVER else max(0.0, self.full_at - now_s)

@@ -58,11 +58,16 @@ class Waiter:
 
 
 class Line:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        yields_next: the next place that is freed is for those that wait at another worker.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, lease: Lease, rules: QueueRules) -> None:
         self.lease = lease
         self.queue = FairQueue(entries_max=rules.requests_max, tenant_max=rules.tenant_requests_max)
+        self.yields_next = False
         self._loop = loop
         self._waiters: dict[Entry, Waiter] = {}
         self._timer: asyncio.TimerHandle | None = None

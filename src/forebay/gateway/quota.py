@@ -267,17 +267,16 @@ class Quota:
         taken, exchange.reservation = exchange.reservation, None
         if taken is None:
             return
-        needs = self._needs
-        needs.learn(exchange)
+        self._needs.learn(exchange)
         for lease, units, epoch in taken:
             if lease.is_concurrent:
                 lease.give(units, epoch)
             elif lease.counts or lease.is_cost or not exchange.sent:
-                back = units - needs.count_used(exchange, lease, units)
+                back = units - self._needs.count_used(exchange, lease, units)
                 if back:
                     lease.give(back, epoch)
         if self._lines:
-            self.waits.look_again_at(taken)
+            self._return(self.waits.look_again_at(taken))
 
     # --- the authority --------------------------------------------------------------------------------------
 
@@ -351,6 +350,7 @@ class Quota:
         if lease is None:
             self._client.send_back((), limit_id)
         else:
+            self.waits.give_way(lease)
             self._return([lease], limit_id)
 
     def note(self, number: int) -> None:

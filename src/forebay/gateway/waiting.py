@@ -14,13 +14,14 @@ from forebay.core.keys import PRIORITIES
 from forebay.core.limits import QueueRules
 from forebay.gateway.ending import DRAINING
 from forebay.gateway.lease import Lease
-from forebay.gateway.line import NEVER, Line, Waiter
+from forebay.gateway.line import NEVER, PLACE_S, Line, Waiter
 from forebay.gateway.model import Exchange
 from forebay.gateway.plan import Plan, explain_shortage
 from forebay.gateway.policy.fairness import Full
 
 HEADER = b"x-forebay-wait"
 NO_WAITING = QueueRules(wait_max_s=0.0)
+YIELD_S = 2 * PLACE_S  #: for another worker to take the place that it was given
 SERVED, EXPIRED, TOO_LONG, FULL, ENDED = "served", "expired", "too_long", "full", "ended"
 _SECONDS = re.compile(rb"\d{1,9}(\.\d{1,9})?")
 
@@ -100,6 +101,8 @@ class Waits:
             raise error  # it is larger than the limit
         if waiter.begun_s == NEVER:
             self._begin(exchange, waiter, error, now_s)
+        elif self._closing:
+            raise Draining(DRAINING, retry_after_s=1)
         if now_s >= waiter.deadline:
             raise self._give_up(waiter, error, EXPIRED)
         if not lease.is_concurrent and now_s + known_s > waiter.deadline:
@@ -221,10 +224,24 @@ class Waits:
         if line is not None:
             line.wake_first()
 
-    def look_again_at(self, taken: Collection[Reserved]) -> None:
-        """A request has ended, and may have given units back."""
+    def look_again_at(self, taken: Collection[Reserved]) -> list[Lease]:
+        """A request has ended, and may have given units back; those of the limits returned are for others."""
+        yielded = []
         for lease, _, _ in taken:
-            self.look_again(lease)
+            line = self.lines.get(lease)
+            if line is not None and line.yields_next:
+                line.yields_next = False
+                lease.hold(self._loop.time() + YIELD_S)
+                yielded.append(lease)
+            elif line is not None:
+                line.wake_first()
+        return yielded
+
+    def give_way(self, lease: Lease) -> None:
+        """Another worker needs a place: it has the next, of which those that wait here would take each."""
+        line = self.lines.get(lease)
+        if line is not None and lease.is_concurrent:
+            line.yields_next = True
 
     def look_all_again(self) -> None:
         """The authority has come or gone."""
