@@ -127,6 +127,16 @@ def test_each_request_is_counted_once_by_model_endpoint_and_status(
     }  # fmt: skip
 
 
+def test_each_class_of_tokens_has_a_series_of_its_own(tmp_path: Path) -> None:
+    cells = Cells(tmp_path, "w", LAYOUT)
+    each = {name: 3**number for number, name in enumerate(Tokens.__struct_fields__)}
+    for _ in range(2):
+        cells.count_finished(cells.endpoint("m", "embeddings"), finished(tokens=Tokens(**each)))
+    for name, count in each.items():
+        assert total(tmp_path, "forebay_tokens_total", type=name) == 2 * count
+    cells.close()
+
+
 # --- cells --------------------------------------------------------------------------------------------------
 
 
