@@ -272,8 +272,8 @@ def test_prices_are_listed_with_their_source(tmp_path: Path) -> None:
     assert "no prices" in forebay("prices").stderr
     (tmp_path / "forebay.yaml").write_text(
         PRICES
-        + "    - {pool: x, usd_per_request: 0.5, usd_per_second: '0.0000001', usd_per_unit: {searches: 0.01}, "
-        + "usd_per_mtok: {input_cache_write: 3.125}}\n  defaults: true\n"
+        + "    - {pool: x, usd_per_request: 0.5, usd_per_second: '0.0000001', "
+        + "usd_per_unit: {searches: 0.01}, usd_per_mtok: {input_cache_write: 3.125}}\n  defaults: true\n"
     )
     shown = forebay("prices").stdout
     assert "input 2/M, output 10/M" in shown
