@@ -1,0 +1,161 @@
+"""What a translator between two dialects is: protocols, and not a line of code.
+
+Inside, the gateway speaks OpenAI's chat.  A target translator stands before a target that speaks something
+else, a caller translator behind an endpoint that does.  Translators are pure and keep nothing between
+requests but in the `StreamTranslator` that they make; they never drop what they can't map in silence, and
+never invent an end that was not on the wire.
+
+"Chat" below is OpenAI's chat completions as JSON, or as server-sent events (`data: {...}`, each with its
+blank line, `data: [DONE]` last).  Usage in chat is counted as OpenAI counts: `prompt_tokens` with those from
+caches, `prompt_tokens_details.cached_tokens`, `prompt_tokens_details.cache_write_tokens`,
+`completion_tokens_details.reasoning_tokens`.
+"""
+
+from typing import Protocol
+
+#: The longest event that a translator holds while its end has not come, unless it is told another.
+EVENT_MAX_BYTES = 16 * 1024 * 1024
+
+#: HTTP headers: names in lower case, no line breaks.
+Headers = list[tuple[str, str]]
+
+
+class StreamTranslator(Protocol):
+    """One stream on its way.  Any split of the input into pieces gives the same output, put together.
+
+    Raises:
+        EventTooLarge, UpstreamProtocol: from both; it is of no use after that.  What `feed` had read before
+            it of the same piece may be lost, so a caller may see less than came, but nothing else.
+    """
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be handed on now, whole events only; `b""` while there is none."""
+        ...
+
+    def finish(self) -> bytes:
+        """The wire has ended.  A stream that was cut is not ended here: the caller shall see that it was."""
+        ...
+
+
+class TargetTranslator(Protocol):
+    """From chat to what a target speaks, and back.  One of a dialect, without state."""
+
+    def encode_request(self, body: bytes, model: str, *, stream: bool) -> bytes:
+        """The target's body from that of a chat request.
+
+        Args:
+            body: as the caller sent it; `model` in it is the public name, and `stream` may be absent.
+            model: the model's name at the target.
+            stream: whether the answer is to be a stream.
+
+        Raises:
+            InvalidValue: with `param`, on what can't be mapped; InvalidJSON on what is none.
+        """
+        ...
+
+    def decode_answer(self, body: bytes, model: str) -> bytes:
+        """A chat completion from the target's whole answer of a status below 300.
+
+        Args:
+            model: what the answer shall call the model: its name at the target.
+
+        Raises:
+            UpstreamProtocol: it is no answer in the dialect.
+        """
+        ...
+
+    def decode_error(self, status: int, body: bytes) -> bytes:
+        """`{"error": {message, type, param, code}}` from an answer of another status, in the target's words.
+
+        Never raises: what is no error of the dialect (a proxy's page) becomes one that says so, without it.
+        """
+        ...
+
+    def new_stream(self, model: str, *, event_max_bytes: int = EVENT_MAX_BYTES) -> StreamTranslator:
+        """The target's stream to chat events, with the usage event before `[DONE]`, whoever asked for it.
+
+        An error inside the target's stream becomes `data: {"error": {...}}`, and nothing follows it.
+        """
+        ...
+
+    def build_path(self, base_path: str, model: str, *, stream: bool) -> str:
+        """The path of a request, escaped as it goes on the wire, with its query if it needs one.
+
+        Args:
+            base_path: that of the target's `url`, with its query if it has one, without a slash at the end.
+        """
+        ...
+
+    def build_headers(self, secret: str) -> Headers:
+        """The credentials and what else the dialect wants; not the length, host, or content type.
+
+        Args:
+            secret: empty where the target has none.
+        """
+        ...
+
+
+class SigningTranslator(TargetTranslator, Protocol):
+    """One whose requests are signed one by one, instead of by `build_headers`."""
+
+    def sign(
+        self, method: str, path: str, headers: Headers, body: bytes, *, secret: str, wall_s: int
+    ) -> Headers:
+        """The headers to add to a request.
+
+        Args:
+            path: as on the wire, with its query.
+            headers: those that are to be signed: `host`, and those of `build_headers`.
+            wall_s: Unix time.
+
+        Raises:
+            UpstreamCredentials: the secret is in no form that can sign.
+        """
+        ...
+
+
+class TargetWire(Protocol):
+    """How requests are addressed to a target that speaks OpenAI's bodies, but has other paths and headers.
+
+    Its bodies pass untouched.
+    """
+
+    def build_path(self, base_path: str, endpoint: str, model: str) -> str | None:
+        """The path of a request, as `TargetTranslator.build_path` has it; None for what it has no such.
+
+        Args:
+            endpoint: OpenAI's path below `/v1/`, such as `chat/completions`.
+        """
+        ...
+
+    def build_headers(self, secret: str) -> Headers:
+        """As `TargetTranslator.build_headers`."""
+        ...
+
+
+class CallerTranslator(Protocol):
+    """From what a caller speaks to chat, and back.  One of an endpoint, without state."""
+
+    def decode_request(self, body: bytes) -> bytes:
+        """The body of a chat request: `model` (the public name) and `stream` as they were.
+
+        Raises:
+            InvalidValue, MissingField: with `param`, on what can't be mapped; InvalidJSON on what is none.
+        """
+        ...
+
+    def encode_answer(self, body: bytes) -> bytes:
+        """The caller's whole answer from a chat completion.  Raises UpstreamProtocol on what is none."""
+        ...
+
+    def encode_error(self, body: bytes, status: int) -> bytes:
+        """The caller's error from `{"error": {message, type, param, code}}`.  Never raises."""
+        ...
+
+    def new_stream(self, *, event_max_bytes: int = EVENT_MAX_BYTES) -> StreamTranslator:
+        """Chat events to the caller's; an OpenAI error event becomes the caller's error event.
+
+        The chat events hold usage in one before `[DONE]`, as after `stream_options.include_usage`.  Without
+        a finish reason and without `[DONE]` the stream was cut, and the caller's has no end either.
+        """
+        ...

@@ -1,0 +1,10 @@
+"""The protocols of translators, where those that write one look for them.  They lie in `core`, because the
+gateway, which uses translators, may not know this package."""
+
+from forebay.core.translation import EVENT_MAX_BYTES as EVENT_MAX_BYTES
+from forebay.core.translation import CallerTranslator as CallerTranslator
+from forebay.core.translation import Headers as Headers
+from forebay.core.translation import SigningTranslator as SigningTranslator
+from forebay.core.translation import StreamTranslator as StreamTranslator
+from forebay.core.translation import TargetTranslator as TargetTranslator
+from forebay.core.translation import TargetWire as TargetWire
