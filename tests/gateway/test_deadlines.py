@@ -16,7 +16,7 @@ import pytest
 
 from forebay.core.errors import StaleConnection
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource, decode_event
-from forebay.core.routes import RouteTable, Snapshot
+from forebay.core.routes import Endpoint, RouteTable, Snapshot
 from forebay.gateway.call import Call
 from forebay.gateway.caller import HEAD_MAX_S, IDLE_MAX_S, LINGER_MAX_S
 from forebay.gateway.http import App
@@ -32,6 +32,7 @@ from forebay.ledger.segment import SegmentWriter, list_segments, read_frames
 from forebay.net.client import Client
 from forebay.net.turn import Turn
 from forebay.providers import openai
+from forebay.providers.translators import find_way
 from forebay.testing.answers import json_answer
 from forebay.testing.clock import VirtualClock
 from forebay.testing.gateway import TEST_KEY, make_key, make_route
@@ -83,19 +84,25 @@ class World:
         turn = Turn(loop, time.monotonic_ns)
         self.client = Client(loop, turn)
         self.cells = Cells(folder / "metrics", "w0", compute_layout(snapshot.table))
-        state = build_state(snapshot, client=self.client, cells=self.cells, read_secret=str)
-        self.recorder = Recorder(SegmentWriter(folder, "w0", 1 << 20, clock=self.clock), 100, turn)
         self.dialect = BrittleDialect()
+        state = build_state(
+            snapshot,
+            client=self.client,
+            cells=self.cells,
+            read_secret=str,
+            dialect=self.dialect,
+            find_way=find_way,
+        )
+        self.recorder = Recorder(SegmentWriter(folder, "w0", 1 << 20, clock=self.clock), 100, turn)
         self.service = Service(
             state,
-            dialect=self.dialect,
             recorder=self.recorder,
             quota=Quota(loop, folder / "quota.sock", "w0", self.dialect, self.clock),
             clock=self.clock,
             worker=0,
             id_prefix="0",
         )
-        app = App(self.service, self.dialect, folder / "metrics")
+        app = App(self.service, self.dialect, dict.fromkeys(Endpoint, self.dialect), folder / "metrics")
         self.server = Server(app.handle, 100, self.service.memory, turn)
         self.port = 0
 

@@ -15,6 +15,8 @@ from forebay.gateway.metrics_layout import compute_layout
 from forebay.gateway.model import State, build_state
 from forebay.net.client import Client
 from forebay.net.turn import Turn
+from forebay.providers import openai
+from forebay.providers.translators import find_way
 from forebay.testing.gateway import make_route
 
 
@@ -29,7 +31,9 @@ def client() -> Iterator[Client]:
 
 def build(snapshot: Snapshot, client: Client, folder: Path) -> State:
     cells = Cells(folder, f"w{time.monotonic_ns()}", compute_layout(snapshot.table))
-    return build_state(snapshot, client=client, cells=cells, read_secret=str)
+    return build_state(
+        snapshot, client=client, cells=cells, read_secret=str, dialect=openai, find_way=find_way
+    )
 
 
 def make_entry(number: int, models: tuple[str, ...]) -> KeyEntry:

@@ -26,7 +26,8 @@ from forebay.app.redaction import log_to_stderr, redactor
 from forebay.app.secret_refs import read_secret
 from forebay.app.worker_files import SecretFiles, SnapshotFile
 from forebay.core.prices import PriceBook
-from forebay.core.routes import Snapshot
+from forebay.core.routes import Endpoint, Snapshot
+from forebay.gateway.dialect import Dialect
 from forebay.gateway.http import App
 from forebay.gateway.metrics import Cells, fold_dead_files
 from forebay.gateway.metrics_layout import compute_layout
@@ -38,7 +39,7 @@ from forebay.gateway.service import SWEEP_S, Service
 from forebay.ledger.segment import SegmentWriter
 from forebay.net.client import Client
 from forebay.net.turn import Turn
-from forebay.providers import openai
+from forebay.providers import openai, translators
 
 logger = logging.getLogger("forebay.worker")
 
@@ -78,14 +79,15 @@ class Worker:
         self._set_quotas(snapshot)
         self._service = Service(
             self._build(snapshot, None),
-            dialect=openai,
             recorder=self._recorder,
             quota=self._quota,
             clock=self._clock,
             worker=index,
             id_prefix=f"{index}{self._token}",
         )
-        self._app = App(self._service, openai, self._metrics)
+        spoken: dict[Endpoint, Dialect] = dict.fromkeys(Endpoint, openai)
+        spoken.update(translators.SPOKEN)
+        self._app = App(self._service, openai, spoken, self._metrics)
         self._server = Server(self._app.handle, limits.connections_max, self._service.memory, turn)
         self._listener = socket.socket(fileno=listen_fd)
         self._stopping = asyncio.Event()
@@ -100,7 +102,14 @@ class Worker:
                 self._metrics, f"w{self._index}-{os.getpid()}-{self._token}-{self._cells_made}", layout
             )
         self._secrets.follow(snapshot)
-        state = build_state(snapshot, client=self._client, cells=cells, read_secret=read_secret)
+        state = build_state(
+            snapshot,
+            client=self._client,
+            cells=cells,
+            read_secret=read_secret,
+            dialect=openai,
+            find_way=translators.find_way,
+        )
         for problem in list_problems(state):
             logger.error("%s", problem)
         return state

@@ -244,6 +244,15 @@ class EngineNotRunning(TargetError):
     code = "engine_not_running"
 
 
+class Untranslatable(TargetError):
+    """The request can't be said in what the target speaks: nothing was sent, and the target is not ill."""
+
+    fault = Fault.CALLER
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_value"
+
+
 class AnswerTooLarge(TargetError):
     next = Next.STOP
     code = "upstream_answer_too_large"

@@ -21,6 +21,8 @@ class Endpoint(StrEnum):
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
     EMBEDDINGS = "embeddings"
+    MESSAGES = "messages"  # Anthropic's
+    COUNT_TOKENS = "messages/count_tokens"
 
     # An enum's own is Python code, and each request looks several things up by its endpoint.
     __hash__ = str.__hash__
@@ -42,8 +44,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     tier: str = "provisioned"
     region: str = ""  #: where it is, as `forebay.yaml` says; empty when it says nothing
-    dialect: str = "openai"
-    url: str  #: base URL up to and including `/v1`, without a slash at the end
+    dialect: str = "openai"  #: what it speaks; `providers.translators` lists them
+    url: str  #: base URL, for OpenAI's dialect up to and including `/v1`, without a slash at the end
     model: str  #: the model's name there
     api_key: str | None = None  #: a reference (`env:NAME` or `file:PATH`), resolved by the worker
     tls_ca: str | None = None  #: path of a PEM file with the authorities to trust instead of the system's

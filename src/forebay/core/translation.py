@@ -1,4 +1,4 @@
-"""What a translator between two dialects is: protocols, and not a line of code.
+"""What a translator between two dialects is, and what lies between a caller and a target: protocols alone.
 
 Inside, the gateway speaks OpenAI's chat.  A target translator stands before a target that speaks something
 else, a caller translator behind an endpoint that does.  Translators are pure and keep nothing between
@@ -11,6 +11,7 @@ caches, `prompt_tokens_details.cached_tokens`, `prompt_tokens_details.cache_writ
 `completion_tokens_details.reasoning_tokens`.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 #: The longest event that a translator holds while its end has not come, unless it is told another.
@@ -114,22 +115,41 @@ class SigningTranslator(TargetTranslator, Protocol):
         ...
 
 
-class TargetWire(Protocol):
-    """How requests are addressed to a target that speaks OpenAI's bodies, but has other paths and headers.
+class ForeignStreams(Protocol):
+    """What a target translator says beside the rest where its streams are no server-sent events."""
 
-    Its bodies pass untouched.
+    @property
+    def stream_type(self) -> str:
+        """How the content type of a stream begins."""
+        ...
+
+
+class TargetWire(Protocol):
+    """How requests whose bodies pass untouched are addressed to the targets of a dialect.
+
+    It is for what they speak as a caller does: for OpenAI's endpoints behind other paths and headers, and for
+    an endpoint of the dialect's own.
     """
 
     def build_path(self, base_path: str, endpoint: str, model: str) -> str | None:
-        """The path of a request, as `TargetTranslator.build_path` has it; None for what it has no such.
+        """The path of a request, as `TargetTranslator.build_path` has it; None for what it does not speak.
 
         Args:
-            endpoint: OpenAI's path below `/v1/`, such as `chat/completions`.
+            endpoint: the caller's path below `/v1/`, such as `chat/completions` or `messages`.
         """
         ...
 
     def build_headers(self, secret: str) -> Headers:
         """As `TargetTranslator.build_headers`."""
+        ...
+
+
+class PassingWire(TargetWire, Protocol):
+    """A wire that lets some of a caller's headers go with its request, for they say what it means."""
+
+    @property
+    def passed(self) -> Headers:
+        """Their names, each with what stands there if the caller says nothing; empty for no header then."""
         ...
 
 
@@ -159,3 +179,17 @@ class CallerTranslator(Protocol):
         a finish reason and without `[DONE]` the stream was cut, and the caller's has no end either.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """What lies between the callers of an endpoint and the targets of a dialect.
+
+    Attributes:
+        wire: how to address the target where bodies pass it untouched; then there is no `target`.
+        caller, target: who translates on either side; without both, bytes pass untouched.
+    """
+
+    wire: TargetWire | None = None
+    caller: CallerTranslator | None = None
+    target: TargetTranslator | None = None

@@ -19,7 +19,7 @@ from forebay.core.errors import (
     TotalTimeout,
 )
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource
-from forebay.gateway.model import Dialect, Exchange
+from forebay.gateway.model import Exchange, Reading
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import JSON_TYPE, Answer, Relay, build_headers, hide_secret
 
@@ -36,8 +36,7 @@ class Ending:
         worker: this worker's number, for the records.
     """
 
-    def __init__(self, dialect: Dialect, relay: Relay, recorder: Recorder, clock: Clock, worker: int) -> None:
-        self._dialect = dialect
+    def __init__(self, relay: Relay, recorder: Recorder, clock: Clock, worker: int) -> None:
         self._relay = relay
         self._recorder = recorder
         self._monotonic_ns = clock.monotonic_ns
@@ -51,7 +50,7 @@ class Ending:
         """
         if answer.status < 300:
             body = hide_secret(answer.body, secret)
-            self.finish_good(exchange, answer.content_type, body, answer.status)
+            self.finish_good(exchange, answer.content_type, body, answer.status, answer.reading)
             return
         answer = self._relay.translate_error(answer, secret, exchange)
         exchange.answer_bytes = len(answer.body)
@@ -59,15 +58,28 @@ class Ending:
         self._end(exchange, answer.status, Outcome.FAILED, answer.error_code)
         self._relay.send_whole(exchange, answer)
 
-    def finish_good(self, exchange: Exchange, content_type: bytes, body: bytes, status: int = 200) -> None:
-        """Records and sends a whole answer that is no error."""
+    def finish_good(
+        self,
+        exchange: Exchange,
+        content_type: bytes,
+        body: bytes,
+        status: int = 200,
+        reading: Reading | None = None,
+    ) -> None:
+        """Records and sends a whole answer that is no error.
+
+        Args:
+            reading: what it cost, where that was read before it was translated.
+        """
         rules = exchange.target_state.target.usage
-        if rules:
-            tokens = self._relay.take_reading(exchange, self._dialect.read_ruled_answer(rules, body))
+        if reading is None and rules:
+            reading = exchange.dialect.read_ruled_answer(rules, body)
+        if reading is not None:
+            tokens = self._relay.take_reading(exchange, reading)
         else:
-            tokens = self._dialect.read_answer(body)
+            tokens = exchange.dialect.read_answer(body)
         if tokens is None:
-            tokens = self._dialect.estimate_tokens(exchange.body, 0)
+            tokens = exchange.dialect.estimate_tokens(exchange.body, 0)
             exchange.usage_source = UsageSource.ESTIMATED
         else:
             exchange.usage_source = UsageSource.REPORTED
@@ -75,6 +87,14 @@ class Ending:
         exchange.answer_bytes = len(body)
         self._end(exchange, status, Outcome.OK, "")
         exchange.call.respond(status, build_headers(exchange, content_type or JSON_TYPE), body)
+
+    def finish_here(self, exchange: Exchange) -> None:
+        """Records and sends a count of the prompt's tokens, by our own estimate: no target is asked."""
+        tokens = exchange.dialect.estimate_tokens(exchange.body, 0)
+        body = b'{"input_tokens":%d}' % (tokens.input or 0)
+        exchange.answer_bytes = len(body)
+        self._end(exchange, 200, Outcome.OK, "")
+        exchange.call.respond(200, build_headers(exchange, JSON_TYPE), body)
 
     def finish_stream(self, exchange: Exchange, error: ForebayError | None) -> None:
         """Records a stream, before its last bytes go out."""
@@ -98,13 +118,13 @@ class Ending:
         if left:
             body = b""
         elif call.streaming:
-            body = self._dialect.encode_error_event(error)
+            body = exchange.dialect.encode_error_event(error)
         else:
-            body = self._dialect.encode_error(error)
+            body = exchange.dialect.encode_error(error)
         exchange.answer_bytes += len(body)
         if exchange.sent and exchange.tokens is None:
             # Somebody worked on it, and nobody will say how much: never count that as nothing.
-            exchange.tokens = self._dialect.estimate_tokens(exchange.body, 0)
+            exchange.tokens = exchange.dialect.estimate_tokens(exchange.body, 0)
             exchange.usage_source = UsageSource.ESTIMATED
         streaming = call.streaming and not left
         status = 200 if streaming else error.status

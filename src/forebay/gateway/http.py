@@ -18,6 +18,7 @@ from forebay.core.errors import (
 )
 from forebay.core.routes import Endpoint
 from forebay.gateway.call import Call
+from forebay.gateway.dialect import Spoken
 from forebay.gateway.metrics_page import MetricsPage
 from forebay.gateway.model import Dialect, KeyState
 from forebay.gateway.service import Service
@@ -36,20 +37,23 @@ class App:
     """What one worker answers.
 
     Args:
+        dialect: of what needs no target.
+        spoken: what the callers of each endpoint speak.
         metrics_folder: where all workers keep their counters.
     """
 
-    def __init__(self, service: Service, dialect: Dialect, metrics_folder: Path) -> None:
+    def __init__(self, service: Service, dialect: Dialect, spoken: Spoken, metrics_folder: Path) -> None:
         self.service = service
         self.ready = True
         self._dialect = dialect
+        self._inference = {path: (endpoint, spoken[endpoint]) for path, endpoint in INFERENCE.items()}
         self._metrics = MetricsPage(metrics_folder)
 
     def handle(self, call: Call) -> Coroutine[Any, Any, None] | None:
         """Answers one call, or returns the coroutine that does; neither raises."""
-        endpoint = INFERENCE.get(call.path)
-        if endpoint is not None and call.method == "POST":
-            return self.service.begin(call, endpoint)
+        found = self._inference.get(call.path)
+        if found is not None and call.method == "POST":
+            return self.service.begin(call, *found)
         return self._answer(call)
 
     async def _answer(self, call: Call) -> None:
@@ -62,13 +66,18 @@ class App:
                 headers += "www-authenticate: Bearer\r\n"
             if isinstance(error, MethodNotAllowed):
                 headers += f"allow: {'POST' if path in INFERENCE else 'GET, HEAD'}\r\n"
-            call.respond(error.status, headers, self._dialect.encode_error(error))
+            call.respond(error.status, headers, self._find_dialect(path).encode_error(error))
         except Exception:  # the outer edge: whatever went wrong in us, the caller gets an answer
             cells = self.service.state.cells
             cells.cells[cells.internal_errors] += 1
             logger.exception("%s failed in the gateway", path)
             failure = InternalError("the gateway failed; its log says more")
-            call.respond(failure.status, _JSON, self._dialect.encode_error(failure))
+            call.respond(failure.status, _JSON, self._find_dialect(path).encode_error(failure))
+
+    def _find_dialect(self, path: str) -> Dialect:
+        """Of who asks for a path, also for one that is none."""
+        at = next((known for known in self._inference if path == known or path.startswith(f"{known}/")), "")
+        return self._inference[at][1] if at else self._dialect
 
     async def _serve_other(self, call: Call, path: str) -> None:
         method = call.method

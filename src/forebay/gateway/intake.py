@@ -8,25 +8,25 @@ from forebay.core.errors import BodyTooLarge, ForebayError, Overloaded, Unauthen
 from forebay.core.keys import KeyEntry, compute_key_digest
 from forebay.core.routes import Endpoint
 from forebay.gateway.call import BodyOverflow, Call
-from forebay.gateway.memory import Memory
-from forebay.gateway.model import Dialect, Exchange, KeyState, RequestView, State
+from forebay.gateway.memory import OVERLOADED, Memory
+from forebay.gateway.model import Exchange, KeyState, RequestView, State
 from forebay.gateway.policy.admit import explain_refusal
 from forebay.gateway.policy.attempt import Attempts
 
+ANTHROPIC_PATHS = "/v1/messages"  #: below it a key may come as Anthropic's clients send it
 KNOWN_MAX = 10_000  #: keys whose digest need not be computed again
 
 
 class Intake:
     """See the module."""
 
-    def __init__(self, dialect: Dialect, clock: Clock, memory: Memory) -> None:
-        self._dialect = dialect
+    def __init__(self, clock: Clock, memory: Memory) -> None:
         self._monotonic_ns = clock.monotonic_ns
         self._memory = memory
 
     def admit(self, exchange: Exchange, key: KeyState) -> None:
         """Reads what the request wants, and makes its plan; raises the refusal if it may not have it."""
-        view = self._dialect.read_request(exchange.body)
+        view = exchange.dialect.read_request(exchange.body)
         model, endpoint = view.model, exchange.endpoint
         exchange.stream = view.stream is True and endpoint is not Endpoint.EMBEDDINGS
         route = key.routes.get(model)
@@ -56,9 +56,9 @@ class Intake:
         """The request within the key's limits; raises if it wants more than they allow."""
         body, endpoint = exchange.body, exchange.endpoint
         if entry.context_max_tokens is not None:
-            self._dialect.check_context(body, endpoint, entry.context_max_tokens)
+            exchange.dialect.check_context(body, endpoint, entry.context_max_tokens)
         if entry.output_max_tokens is not None:
-            return self._dialect.cap_output(body, view, endpoint, entry.output_max_tokens)
+            return exchange.dialect.cap_output(body, view, endpoint, entry.output_max_tokens)
         return view
 
     def authenticate(self, state: State, call: Call, now_ns: int) -> KeyState:
@@ -75,6 +75,10 @@ class Intake:
         if key is not None and now_ns < key.expires_ns:
             return key
         if credential is None:
+            own = call.headers.get(b"x-api-key") if call.path.startswith(ANTHROPIC_PATHS) else None
+            if own is not None:
+                call.headers[b"authorization"] = b"Bearer " + own
+                return self.authenticate(state, call, now_ns)
             state.cells.count_refusal("unauthenticated")
             raise Unauthenticated("no API key: send it as `Authorization: Bearer fb-…`")
         scheme, _, secret = credential.partition(b" ")
@@ -109,7 +113,7 @@ class Intake:
             raise _too_large(size_max)
         # An announcement reserves nothing, for it costs the caller nothing.
         if not self._memory.has_room_for(announced) or not self._reserve(exchange, call.received):
-            raise Overloaded(_OVERLOADED, retry_after_s=1)
+            raise Overloaded(OVERLOADED, retry_after_s=1)
         call.grow = lambda more: self._reserve(exchange, more)
         begun = self._monotonic_ns()
         try:
@@ -117,7 +121,7 @@ class Intake:
         except BodyOverflow:
             if call.received > size_max:
                 raise _too_large(size_max) from None
-            raise Overloaded(_OVERLOADED, retry_after_s=1) from None
+            raise Overloaded(OVERLOADED, retry_after_s=1) from None
         finally:
             call.grow = None  # it holds the exchange, which holds the call
             exchange.waited_ns += self._monotonic_ns() - begun
@@ -128,9 +132,6 @@ class Intake:
             return False
         exchange.body_bytes += more
         return True
-
-
-_OVERLOADED = "too many bytes are in flight (gateway.memory_max_bytes); try again shortly"
 
 
 def _too_large(size_max: int) -> BodyTooLarge:

@@ -4,6 +4,8 @@ Counted are bodies of requests as they arrive, whole answers from 64 KiB on, and
 of their answers.  It refuses what may still be refused; what is held already is counted whatever the limit.
 """
 
+OVERLOADED = "too many bytes are in flight (gateway.memory_max_bytes); try again shortly"
+
 
 class Memory:
     """See the module.

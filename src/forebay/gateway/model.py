@@ -5,30 +5,34 @@ does I/O but through what it is handed.
 """
 
 import asyncio
-import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from forebay.core.errors import (
     CallerLeft,
     ForebayError,
     TargetError,
     TargetMisconfigured,
+    Untranslatable,
     UpstreamCredentials,
 )
 from forebay.core.events import Tokens, UsageSource
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import Endpoint, Route, Snapshot, Target
 from forebay.gateway.call import Call
+from forebay.gateway.crossing import Crossing
 from forebay.gateway.dialect import Dialect as Dialect
+from forebay.gateway.dialect import FindWay
 from forebay.gateway.dialect import Meter as Meter
 from forebay.gateway.dialect import Reading as Reading
 from forebay.gateway.dialect import RequestView as RequestView
 from forebay.gateway.metrics import Cells, EndpointCells
 from forebay.gateway.policy.attempt import Attempts
 from forebay.gateway.policy.progress import Progress
+from forebay.gateway.ways import Ways
 from forebay.net.client import Address, Client, Origin, parse_address
 from forebay.net.connection import Connection
 
@@ -44,10 +48,27 @@ class TargetState:
     target: Target
     origin: Origin
     heads: Mapping[Endpoint, bytes]  #: the head of a request, up to what differs between requests
+    crossings: Mapping[Endpoint, Crossing]  #: for endpoints that it answers, and that are not in `heads`
     secret: bytes
     problem: TargetError | None  #: why it cannot be sent to
     cell_ok: int
     cell_failed: int
+
+    def find_crossing(self, endpoint: Endpoint) -> Crossing:
+        """Of an endpoint without a head.  Raises Untranslatable where the target can't answer it."""
+        crossing = self.crossings.get(endpoint)
+        if crossing is None:
+            raise Untranslatable(
+                f"the target {self.target.id} can't answer /v1/{endpoint.value} in its dialect, "
+                f"{self.target.dialect}",
+                param="model",
+            )
+        return crossing
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether it counts the tokens of a prompt itself."""
+        return Endpoint.COUNT_TOKENS in self.heads or Endpoint.COUNT_TOKENS in self.crossings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,18 +140,27 @@ def _filter_routes(routes: Mapping[str, RouteState], entry: KeyEntry) -> Iterato
         yield name, state
 
 
-def build_state(snapshot: Snapshot, *, client: Client, cells: Cells, read_secret: ReadSecret) -> State:
+def build_state(
+    snapshot: Snapshot,
+    *,
+    client: Client,
+    cells: Cells,
+    read_secret: ReadSecret,
+    dialect: Dialect,
+    find_way: FindWay,
+) -> State:
     """Compiles a snapshot.  Pools of addresses that stay are kept.
 
     A target that is of no use has a `problem`, and is no reason to refuse the rest: a key that was revoked
     must stop working whatever else has been edited.
     """
+    ways = Ways(dialect, find_way)
     targets: dict[str, TargetState] = {}
     routes: dict[str, RouteState] = {}
     for route in snapshot.table.routes:
         for target in route.targets:
             if target.id not in targets:
-                targets[target.id] = _build_target(target, client, cells, read_secret)
+                targets[target.id] = _build_target(target, client, cells, read_secret, ways)
         routes[route.model] = RouteState(
             route=route,
             targets=tuple(targets[target.id] for target in route.targets),
@@ -159,9 +189,13 @@ def list_problems(state: State) -> list[str]:
     return list(found.values())
 
 
-def _build_target(target: Target, client: Client, cells: Cells, read_secret: ReadSecret) -> TargetState:
+def _build_target(
+    target: Target, client: Client, cells: Cells, read_secret: ReadSecret, ways: Ways
+) -> TargetState:
     problem: TargetError | None = None
-    secret, heads = "", {}
+    secret = ""
+    heads: dict[Endpoint, bytes] = {}
+    crossings: dict[Endpoint, Crossing] = {}
     origin = Origin(client, Address(scheme="http", host="", port=0), 0, None)  # which nobody will ask
     try:
         if target.api_key is not None:
@@ -170,10 +204,9 @@ def _build_target(target: Target, client: Client, cells: Cells, read_secret: Rea
         problem = UpstreamCredentials(f"the credentials of target {target.id} are missing: {error}")
     try:
         address, path = parse_address(target.url, target.tls_ca)
-        heads = {
-            endpoint: build_head(address.authority, f"{path}/{endpoint.value}", secret)
-            for endpoint in Endpoint
-        }
+        if query := urlsplit(target.url).query:
+            path += f"?{query}"
+        heads, crossings = ways.build(target, address.authority, path, secret)
         origin = client.origin(address, target.connections_max, target.id)
     except ValueError:  # its words may hold the URL, and that a password
         problem = TargetMisconfigured(f"the address of target {target.id} is of no use")
@@ -185,34 +218,12 @@ def _build_target(target: Target, client: Client, cells: Cells, read_secret: Rea
         target=target,
         origin=origin,
         heads=heads,
+        crossings=crossings,
         secret=secret.encode(),
         problem=problem,
         cell_ok=cell_ok,
         cell_failed=cell_failed,
     )
-
-
-def build_head(authority: str, path: str, secret: str) -> bytes:
-    """The head of a request to a target, without its length, its id and its end.
-
-    It is written here from nothing: what a caller sent reaches a target only if it is put here by name.
-
-    Raises:
-        ValueError: a part that a head can't carry.
-    """
-    lines = [
-        f"POST {path} HTTP/1.1",
-        f"host: {authority}",
-        "content-type: application/json",
-        "accept: application/json, text/event-stream",
-        "accept-encoding: identity",
-        "user-agent: forebay",
-    ]
-    if not (authority + path).isascii() or re.search(r"[\x00-\x20\x7f]", authority + path):
-        raise ValueError("an address in ASCII, without blanks, is needed")
-    if secret:
-        lines.append(f"authorization: Bearer {secret}")
-    return ("\r\n".join(lines) + "\r\n").encode("ascii")
 
 
 def build_head_rest(request_id: str, size: int, headers: Mapping[bytes, bytes]) -> bytes:
@@ -248,6 +259,7 @@ class Exchange:
     body_bytes = 0
     broken: ForebayError | None = None  #: why a stream that had begun did not end well
     connection: Connection | None = None
+    crossing: Crossing | None = None  #: of the current attempt, where its target is not met as OpenAI's are
     cost_estimate: int | None = None  #: nano-USD, where a limit wants to know
     duration_ns = 0  #: as on the record, once it is made
     estimate: Tokens | None = None  #: of what it will use, where a limit wants to know
@@ -269,6 +281,7 @@ class Exchange:
     task: asyncio.Task[Any] | None = None
     throttles: tuple[str, ...] = ()  #: ids of limits that hold because others are exceeded
     tokens: Tokens | None = None
+    translated_bytes = 0  #: of a body that was translated, while it is held
     units: tuple[tuple[str, int], ...] = ()  #: what else the target counted
     usage_source = UsageSource.NONE
     target_state: TargetState  #: of the current attempt, the first one before any was made; once admitted
@@ -277,15 +290,29 @@ class Exchange:
     waited_ns = 0  #: for the target and the caller
 
     def __init__(
-        self, state: State, request_id: str, call: Call, endpoint: Endpoint, started_ns: int, at_ns: int
+        self,
+        state: State,
+        request_id: str,
+        call: Call,
+        endpoint: Endpoint,
+        dialect: Dialect,
+        started_ns: int,
+        at_ns: int,
     ) -> None:
         self.state = state
         self.id = request_id
         self.call = call
         self.endpoint = endpoint
+        self.dialect = dialect  # that of the caller
         self.started_ns = started_ns
         self.at_ns = at_ns
         self.cells = state.unknown
+
+    @property
+    def spoken(self) -> Dialect:
+        """What is read of the current target's answer, before it is translated for the caller."""
+        crossing = self.crossing
+        return crossing.inner if crossing is not None and crossing.is_translated else self.dialect
 
     @property
     def attempts(self) -> int:

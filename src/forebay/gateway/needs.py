@@ -27,6 +27,8 @@ class Needs:
     def estimate(self, exchange: Exchange) -> Tokens:
         """Tokens that a request will use, before anybody knows."""
         tokens = exchange.estimate
+        if tokens is None and exchange.endpoint is Endpoint.COUNT_TOKENS:
+            tokens = exchange.estimate = Tokens(input=0, output=0)  # counting is free
         if tokens is None:
             output = None
             if exchange.endpoint is not Endpoint.EMBEDDINGS:

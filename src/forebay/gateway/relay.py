@@ -25,7 +25,7 @@ from forebay.core.errors import (
 from forebay.core.events import Tokens, UsageSource
 from forebay.gateway.call import CallerGone
 from forebay.gateway.metrics_layout import UNUSABLE
-from forebay.gateway.model import Dialect, Exchange, Meter, Reading
+from forebay.gateway.model import Exchange, Meter, Reading
 from forebay.net.connection import Connection
 
 logger = logging.getLogger("forebay.gateway")
@@ -46,6 +46,7 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
     retry_after: bytes = b""
     error_code: str = ""
+    reading: Reading | None = None  #: what it cost, as read before it was translated
 
 
 FinishStream = Callable[[Exchange, ForebayError | None], None]
@@ -54,8 +55,7 @@ FinishStream = Callable[[Exchange, ForebayError | None], None]
 class Relay:
     """See the module."""
 
-    def __init__(self, dialect: Dialect, clock: Clock) -> None:
-        self._dialect = dialect
+    def __init__(self, clock: Clock) -> None:
         self._monotonic_ns = clock.monotonic_ns
         self._told: set[tuple[str, str]] = set()  # usage rules whose values were of no use
 
@@ -79,7 +79,9 @@ class Relay:
             CallerLeft: the caller left.
         """
         data = await self._read_some(exchange, connection)
-        if connection.status != 200 or not connection.header(b"content-type").startswith(_STREAM_TYPE):
+        crossing = exchange.crossing
+        stream_type = _STREAM_TYPE if crossing is None else crossing.stream_type
+        if connection.status != 200 or not connection.header(b"content-type").startswith(stream_type):
             connection.put_back(data)
             return await self._read_whole(exchange, connection)
         refuse_compressed(connection)
@@ -91,11 +93,15 @@ class Relay:
                 if ended:
                     out += meter.finish()
                 if not call.streaming and (meter.content_seen or ended or meter.error):
-                    early = self._read_early_end(meter)
+                    early = self._read_early_end(exchange, meter)
                     if early is not None:
                         return early
                     connection.content_seen = True
-                    self._begin_stream(exchange, connection.header(b"content-type"), meter)
+                    self._begin_stream(
+                        exchange,
+                        connection.header(b"content-type") if stream_type == _STREAM_TYPE else _STREAM_TYPE,
+                        meter,
+                    )
                 # Many callers stop at the dialect's end: by then the answer has to be whole and on record.
                 if ended or (meter.is_done and meter.error is None and not call.left):
                     break
@@ -136,7 +142,9 @@ class Relay:
         finally:
             exchange.waited_ns += self._monotonic_ns() - begun
         answer = read_answer(connection, whole)
-        return self.correct_status(answer) if answer.status < 300 else answer
+        if answer.status < 300:
+            answer = self.correct_status(exchange, answer)
+        return answer if exchange.crossing is None else self.translate(exchange, answer)
 
     async def _await_end(self, connection: Connection) -> None:
         """Gives a target a moment for the body's own end, so that the connection can serve again.
@@ -185,15 +193,18 @@ class Relay:
             exchange.first_token_ns = self._monotonic_ns() - exchange.started_ns
         exchange.call.begin_stream(200, build_headers(exchange, content_type) + _STREAM_HEADERS)
 
-    def _read_early_end(self, meter: Meter) -> Answer | None:
+    def _read_early_end(self, exchange: Exchange, meter: Meter) -> Answer | None:
         """An error that came as the first event, as the answer with a status that it should have been.
 
         Raises:
             UpstreamTruncated: the stream was over before anything was said.
         """
         if meter.error is not None:
-            status = self._dialect.read_error_status(meter.error)
-            return Answer(status, JSON_TYPE, b'{"error":' + meter.error + b"}")
+            status = exchange.spoken.read_error_status(meter.error)
+            if exchange.crossing is not None:
+                body = exchange.crossing.explain_error(exchange.dialect, meter.error, status)
+                return Answer(status, JSON_TYPE, body)
+            return Answer(status, JSON_TYPE, exchange.dialect.wrap_error(meter.error))
         if not meter.content_seen and not meter.ended_well:
             raise UpstreamTruncated("the target's stream ended before any content came")
         return None
@@ -204,10 +215,10 @@ class Relay:
         if meter.error is not None:
             error = UpstreamError("the target ended its stream with an error")
             if not meter.error_told:
-                out += self._dialect.encode_error_event(error)
+                out += exchange.dialect.encode_error_event(error)
         elif not meter.ended_well:
             error = UpstreamTruncated("the target's stream ended in the middle")
-            out += self._dialect.encode_error_event(error)
+            out += exchange.dialect.encode_error_event(error)
         exchange.answer_bytes += len(out)
         finish(exchange, error)
         exchange.call.end_stream(out)
@@ -221,7 +232,7 @@ class Relay:
     ) -> None:
         """An error in a stream that has begun: told as an event, and no end that looks good."""
         self._settle(exchange, meter)
-        out = self._dialect.encode_error_event(error)
+        out = exchange.dialect.encode_error_event(error)
         exchange.answer_bytes += len(out)
         finish(exchange, error)
         exchange.call.end_stream(out)
@@ -251,7 +262,9 @@ class Relay:
             exchange.tokens = tokens
             exchange.usage_source = UsageSource.REPORTED
         else:
-            exchange.tokens = self._dialect.estimate_tokens(exchange.body_bytes, meter.content_events)
+            exchange.tokens = meter.partial or exchange.dialect.estimate_tokens(
+                exchange.body, meter.content_events
+            )
             exchange.usage_source = UsageSource.ESTIMATED
 
     def take_reading(self, exchange: Exchange, reading: Reading) -> Tokens | None:
@@ -269,12 +282,28 @@ class Relay:
                 )
         return reading.tokens
 
-    def correct_status(self, answer: Answer) -> Answer:
+    def correct_status(self, exchange: Exchange, answer: Answer) -> Answer:
         """An error that came with a good status, with the status that it should have had."""
-        error = self._dialect.read_error(answer.body)
+        dialect = exchange.spoken
+        error = dialect.read_error(answer.body)
         if error is None:
             return answer
-        return msgspec.structs.replace(answer, status=self._dialect.read_error_status(error))
+        return msgspec.structs.replace(answer, status=dialect.read_error_status(error))
+
+    def translate(self, exchange: Exchange, answer: Answer) -> Answer:
+        """A target's answer in the caller's dialect, where that is another.
+
+        Raises:
+            UpstreamProtocol: it is no answer in the target's.
+        """
+        crossing = exchange.crossing
+        if crossing is None or not crossing.is_translated:
+            return answer
+        if answer.status >= 300:
+            body = crossing.decode_error(answer.status, answer.body)
+            return msgspec.structs.replace(answer, body=body)
+        body, reading = crossing.decode_answer(answer.body, exchange.target_state.target)
+        return Answer(answer.status, JSON_TYPE, body, reading=reading)
 
     def translate_error(self, answer: Answer, secret: bytes, exchange: Exchange) -> Answer:
         """A target's error as the caller may see it: in the dialect, without credentials."""
@@ -289,11 +318,11 @@ class Relay:
         elif answer.status < 400:
             error = UpstreamRedirect(f"the target {target} answered with a redirect ({answer.status})")
         if error is not None:
-            body = self._dialect.encode_error(error)
+            body = exchange.dialect.encode_error(error)
             return Answer(error.status, JSON_TYPE, body, error_code=error.code)
-        if self._dialect.read_error(answer.body) is None:
+        if exchange.dialect.read_error(answer.body) is None:
             text = _redact(answer.body, secret)[:ERROR_TEXT_MAX].decode("utf-8", "replace").strip()
-            body = self._dialect.encode_error(
+            body = exchange.dialect.encode_error(
                 UpstreamError(f"the target {target} answered {answer.status}: {text or 'no explanation'}")
             )
         else:
@@ -334,11 +363,14 @@ def read_answer(connection: Connection, body: bytes) -> Answer:
 
 def build_headers(exchange: Exchange, content_type: bytes) -> str:
     """The header lines that every answer has: all others of a target stay behind."""
-    return (
+    headers = (
         f"content-type: {content_type.decode('latin-1')}\r\n"
         f"x-request-id: {exchange.id}\r\n"
         f"x-forebay-attempts: {exchange.attempts}\r\n{exchange.limit_headers}"
     )
+    if exchange.dialect.is_foreign:
+        headers += exchange.dialect.name_headers(exchange.id, exchange.limit_headers, exchange.at_ns)
+    return headers
 
 
 def hide_secret(body: bytes, secret: bytes) -> bytes:

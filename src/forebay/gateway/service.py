@@ -14,6 +14,7 @@ from forebay.core.clock import Clock
 from forebay.core.errors import (
     CallerLeft,
     Draining,
+    Fault,
     ForebayError,
     InternalError,
     RecordsUnwritable,
@@ -25,16 +26,15 @@ from forebay.gateway.call import Call, CallerGone
 from forebay.gateway.ending import DRAINING, Ending, explain_cancel
 from forebay.gateway.intake import Intake
 from forebay.gateway.memory import Memory
-from forebay.gateway.model import Dialect, Exchange, KeyState, Meter, State, TargetState, build_head_rest
+from forebay.gateway.model import Dialect, Exchange, KeyState, State, TargetState
 from forebay.gateway.plan import Plan
 from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
 from forebay.gateway.quota import Quota
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Answer, Relay, read_answer, refuse_compressed
+from forebay.gateway.speaking import Payload, encode_request, new_meter, write_head
 from forebay.gateway.trouble import TroubleLog
 from forebay.net.connection import ALL, SOME, Connection
-
-ERROR_START = b'{"error"'  #: how some engines begin an answer whose status says 200
 
 logger = logging.getLogger("forebay.gateway")
 
@@ -54,7 +54,6 @@ class Service:
         self,
         state: State,
         *,
-        dialect: Dialect,
         recorder: Recorder,
         quota: Quota,
         clock: Clock,
@@ -67,11 +66,10 @@ class Service:
         self.quota = quota
         self._loop = asyncio.get_running_loop()
         self.draining = False
-        self._dialect = dialect
         self.memory = Memory(state.snapshot.limits.memory_max_bytes)
-        self.intake = Intake(dialect, clock, self.memory)
-        self._relay = Relay(dialect, clock)
-        self._ending = Ending(dialect, self._relay, recorder, clock, worker)
+        self.intake = Intake(clock, self.memory)
+        self._relay = Relay(clock)
+        self._ending = Ending(self._relay, recorder, clock, worker)
         self._clock = clock
         self._monotonic_ns = clock.monotonic_ns
         self._id_prefix = id_prefix
@@ -80,8 +78,8 @@ class Service:
 
     # --- one request ----------------------------------------------------------------------------------------
 
-    def begin(self, call: Call, endpoint: Endpoint) -> Coroutine[Any, Any, None] | None:
-        """Serves one request; never raises.
+    def begin(self, call: Call, endpoint: Endpoint, dialect: Dialect) -> Coroutine[Any, Any, None] | None:
+        """Serves one request, whose caller speaks `dialect`; never raises.
 
         Most requests are small, known, and meet an idle connection: they are sent at once and answered from
         where the answer's bytes arrive, without a task.  For the others the rest is returned as a coroutine.
@@ -92,6 +90,7 @@ class Service:
             f"req_{self._id_prefix}{self._count:x}",
             call,
             endpoint,
+            dialect,
             self._monotonic_ns(),
             self._clock.wall_ns(),
         )
@@ -168,7 +167,7 @@ class Service:
 
     def _close(self, exchange: Exchange) -> None:
         self.active.discard(exchange)
-        self.memory.held -= exchange.body_bytes
+        self.memory.held -= exchange.body_bytes + exchange.translated_bytes
         if exchange.reservation is not None:
             self.quota.settle(exchange)
         connection = exchange.connection
@@ -182,9 +181,11 @@ class Service:
     def _send_first(self, exchange: Exchange) -> bool:
         """Sends to the first target if a connection to it lies ready."""
         target = exchange.target_state
-        if target.problem is not None:
+        if target.problem is not None or exchange.endpoint not in target.heads:
             return False
-        payload = self._encode(exchange, target)  # first: a request that can't be sent costs no connection
+        payload = encode_request(
+            exchange, target, self.memory
+        )  # first: a request that can't be sent costs no connection
         connection = target.origin.pop_idle()
         if connection is None:
             return False
@@ -220,7 +221,7 @@ class Service:
 
     def _finish_whole_at_once(self, exchange: Exchange, connection: Connection) -> bool:
         body = connection.take()
-        if body.startswith(ERROR_START) or not body.startswith(b"{"):
+        if body.startswith(exchange.dialect.ERROR_START) or not body.startswith(b"{"):
             connection.put_back(body)
             return False
         content_type = connection.header(b"content-type")
@@ -231,7 +232,7 @@ class Service:
         return True
 
     def _finish_stream_at_once(self, exchange: Exchange, connection: Connection) -> bool:
-        meter = self._new_meter(exchange)
+        meter = new_meter(exchange)
         if not self._relay.stream_at_once(exchange, connection, meter, self._ending.finish_stream):
             return False
         exchange.connection = None
@@ -243,6 +244,9 @@ class Service:
 
     async def _attempt_all(self, exchange: Exchange) -> None:
         tries = exchange.tries
+        if exchange.endpoint is Endpoint.COUNT_TOKENS and not exchange.target_state.counts_tokens:
+            self._ending.finish_here(exchange)
+            return
         while True:
             if exchange.connection is None and not tries.resent:
                 exchange.begin_attempt(self._loop.time())
@@ -250,8 +254,9 @@ class Service:
             try:
                 answer = await self._attempt(exchange, target)
             except TargetError as error:
-                self._count_attempt(exchange, target, good=False)
-                self._troubles.tell(target.target.id, error)
+                if error.fault is Fault.TARGET:
+                    self._count_attempt(exchange, target, good=False)
+                    self._troubles.tell(target.target.id, error)
                 step = choose_after_error(tries, error)
                 if step is Step.STOP:
                     raise
@@ -278,12 +283,12 @@ class Service:
         connection = exchange.connection
         try:
             if connection is None:
-                payload = self._encode(exchange, target)
+                payload = encode_request(exchange, target, self.memory)
                 connection = await self._acquire(exchange, target)
                 self._send(exchange, target, connection, payload)
             if exchange.stream:
                 answer = await self._relay.stream(
-                    exchange, connection, self._new_meter(exchange), target.secret, self._ending.finish_stream
+                    exchange, connection, new_meter(exchange), target.secret, self._ending.finish_stream
                 )
             else:
                 answer = await self._wait_whole(exchange, connection)
@@ -311,24 +316,18 @@ class Service:
         finally:
             exchange.waited_ns += self._monotonic_ns() - begun
 
-    def _encode(self, exchange: Exchange, target: TargetState) -> bytes | list[bytes | memoryview]:
-        return self._dialect.encode_request(
-            exchange.body, exchange.view, exchange.endpoint, target.target.model
-        )
-
     def _send(
         self,
         exchange: Exchange,
         target: TargetState,
         connection: Connection,
-        payload: bytes | list[bytes | memoryview],
+        payload: Payload,
     ) -> None:
         exchange.connection = connection
         if exchange.left:
             raise CallerLeft("the caller left")
-        endpoint, timeouts = exchange.endpoint, target.target.timeouts
-        size = sum(map(len, payload)) if isinstance(payload, list) else len(payload)
-        head = target.heads[endpoint] + build_head_rest(exchange.id, size, exchange.call.headers)
+        timeouts = target.target.timeouts
+        head = write_head(exchange, target, payload, self._clock.wall_ns())
         # Not for a whole answer, whose first byte comes when all its tokens are there.
         first_s = timeouts.first_token_s if exchange.stream and exchange.tries.has_alternative else None
         target.origin.watch(connection, first_s, timeouts.idle_s, exchange.deadline)
@@ -344,16 +343,10 @@ class Service:
         if not whole.startswith(b"{"):
             refuse_compressed(connection)
         answer = read_answer(connection, whole)
-        if answer.status < 300 and whole.startswith(ERROR_START):
-            return self._relay.correct_status(answer)
-        return answer
-
-    def _new_meter(self, exchange: Exchange) -> Meter:
-        hide = not exchange.view.wants_usage
-        event_max = exchange.state.snapshot.limits.event_max_bytes
-        if rules := exchange.target_state.target.usage:
-            return self._dialect.new_ruled_meter(rules, hide_usage=hide, event_max_bytes=event_max)
-        return self._dialect.new_meter(hide_usage=hide, event_max_bytes=event_max)
+        crossing = exchange.crossing
+        if answer.status < 300 and (crossing is not None or whole.startswith(exchange.dialect.ERROR_START)):
+            answer = self._relay.correct_status(exchange, answer)
+        return answer if crossing is None else self._relay.translate(exchange, answer)
 
     def _count_attempt(self, exchange: Exchange, target: TargetState, *, good: bool) -> None:
         exchange.state.cells.cells[target.cell_ok if good else target.cell_failed] += 1

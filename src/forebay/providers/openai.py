@@ -13,7 +13,7 @@ from forebay.core.routes import Endpoint
 from forebay.core.usage_rules import UsageRule
 from forebay.providers.json_edit import FIELDS_MAX, NOTHING, UNREADABLE, split_fields
 from forebay.providers.openai_bounds import check_context as check_context
-from forebay.providers.openai_bounds import find_output_cap
+from forebay.providers.openai_bounds import find_output_cap as find_output_cap
 from forebay.providers.openai_output import read_output_max as read_output_max
 from forebay.providers.openai_ruled import RuledMeter
 from forebay.providers.openai_ruled import read_ruled_answer as read_ruled_answer
@@ -21,6 +21,9 @@ from forebay.providers.openai_stream import StreamMeter
 from forebay.providers.openai_tags import read_tags
 from forebay.providers.openai_usage import estimate_tokens as estimate_tokens
 from forebay.providers.openai_usage import read_usage
+
+ERROR_START = b'{"error"'  #: how some engines begin an answer whose status says 200
+is_foreign = False  #: no other header than those that every answer has
 
 JOINED_MAX_BYTES = 64 * 1024  #: a body up to this size is copied where it is changed; a larger one is not
 
@@ -138,6 +141,17 @@ def cap_output(body: bytes, view: RequestView, endpoint: Endpoint, tokens_max: i
     return CappedView(**msgspec.structs.asdict(view), cap_tokens=cap)
 
 
+def write_cap(body: bytes, view: RequestView) -> bytes:
+    """The body with the limit of its output that the key gives it, for who translates it; else as it is.
+
+    Raises:
+        InvalidJSON: the body has no place for it that can be found.
+    """
+    if type(view) is not CappedView:
+        return body
+    return b"".join(change_fields(body, {"max_tokens": b"%d" % view.cap_tokens}))
+
+
 def encode_request(
     body: bytes, view: RequestView, endpoint: Endpoint, target_model: str
 ) -> bytes | list[bytes | memoryview]:
@@ -164,13 +178,18 @@ def encode_request(
         changes["stream_options"] = _ask_for_usage(body)
     if not changes:
         return body
+    parts = change_fields(body, changes)
+    return b"".join(parts) if len(body) <= JOINED_MAX_BYTES else parts
+
+
+def change_fields(body: bytes, changes: dict[str, bytes]) -> list[bytes | memoryview]:
+    """The body with these fields, in pieces that lie in it.  Raises InvalidJSON where they find no place."""
     try:
-        parts = split_fields(body, changes)
+        return split_fields(body, changes)
     except msgspec.ValidationError:
         raise InvalidJSON(f"the request body has more than {FIELDS_MAX} fields at its top level") from None
     except UNREADABLE as error:
         raise InvalidJSON(f"the request body is not valid JSON: {error}") from None
-    return b"".join(parts) if len(body) <= JOINED_MAX_BYTES else parts
 
 
 class _StreamOptionsOnly(msgspec.Struct, frozen=True):
@@ -223,6 +242,16 @@ def read_error_status(error: bytes) -> int:
     if code.isdigit() and 400 <= int(code) <= 599:
         return int(code)
     return _STATUS_BY_WORD.get(code) or _STATUS_BY_WORD.get(kind, _STATUS_UNKNOWN)
+
+
+def wrap_error(error: bytes) -> bytes:
+    """The envelope around an error object."""
+    return b'{"error":' + error + b"}"
+
+
+def name_headers(request_id: str, limits: str, wall_ns: int) -> str:
+    """Header lines of answers beside those that all have: none."""
+    return ""
 
 
 def encode_error(error: ForebayError) -> bytes:

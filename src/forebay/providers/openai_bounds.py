@@ -19,7 +19,10 @@ _PROMPT_FIELDS: Final = {
     Endpoint.CHAT: "messages",
     Endpoint.COMPLETIONS: "prompt",
     Endpoint.EMBEDDINGS: "input",
+    Endpoint.MESSAGES: "messages",
+    Endpoint.COUNT_TOKENS: "messages",
 }
+_SINGLE: Final = frozenset({Endpoint.CHAT, Endpoint.MESSAGES, Endpoint.COUNT_TOKENS})  #: one prompt each
 
 
 class _Wanted(msgspec.Struct, frozen=True):
@@ -118,7 +121,7 @@ def _read_count(name: str, raw: bytes, *, least: int) -> int:
 
 def _count_prompts(wanted: _Wanted, endpoint: Endpoint) -> int:
     """How many texts are answered one by one: a list of numbers is one text, given as tokens."""
-    if endpoint is Endpoint.CHAT:
+    if endpoint in _SINGLE:
         return 1
     raw = wanted.prompt if endpoint is Endpoint.COMPLETIONS else wanted.input
     try:

@@ -96,6 +96,11 @@ class StreamMeter:
         return None
 
     @property
+    def partial(self) -> Tokens | None:
+        """What has been spent as far as the stream has said by now, where it does so on its way."""
+        return None
+
+    @property
     def content_events(self) -> int:
         """Events that may have brought a token: all but the preamble."""
         if not self.content_seen:

@@ -3,8 +3,11 @@ gateway, which uses translators, may not know this package."""
 
 from forebay.core.translation import EVENT_MAX_BYTES as EVENT_MAX_BYTES
 from forebay.core.translation import CallerTranslator as CallerTranslator
+from forebay.core.translation import ForeignStreams as ForeignStreams
 from forebay.core.translation import Headers as Headers
+from forebay.core.translation import PassingWire as PassingWire
 from forebay.core.translation import SigningTranslator as SigningTranslator
 from forebay.core.translation import StreamTranslator as StreamTranslator
 from forebay.core.translation import TargetTranslator as TargetTranslator
 from forebay.core.translation import TargetWire as TargetWire
+from forebay.core.translation import Way as Way

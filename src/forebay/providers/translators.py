@@ -1,34 +1,67 @@
-"""Which translators there are: one line each.  Holds no translation.
+"""Which dialects there are, and what lies between each endpoint and each of them.  Holds no translation.
 
-A dialect of targets has a translator, or a wire where only the way to it differs from OpenAI's; an endpoint
-of callers that is not OpenAI's has a caller translator.  What is in no table is OpenAI's, and passes as is.
+A dialect of targets has a wire for the endpoints that it speaks itself, a translator for chat, or both; an
+endpoint of callers that is not OpenAI's has a dialect of its own, and a caller translator for all targets
+that do not speak it.
 """
 
+from functools import lru_cache
+
 from forebay.core.routes import Endpoint
-from forebay.providers.translation import CallerTranslator, TargetTranslator, TargetWire
+from forebay.providers.anthropic_dialect import SPOKEN as SPOKEN
+from forebay.providers.anthropic_wire import AnthropicWire
+from forebay.providers.openai_wire import OpenAIWire
+from forebay.providers.translation import CallerTranslator, TargetTranslator, TargetWire, Way
 
 #: By the `dialect` of a target.
+_WIRES: dict[str, TargetWire] = {
+    "anthropic": AnthropicWire(),
+    "openai": OpenAIWire(),
+}
 _TARGETS: dict[str, TargetTranslator] = {}
-_WIRES: dict[str, TargetWire] = {}
 #: By the endpoint of a caller.
 _CALLERS: dict[Endpoint, CallerTranslator] = {}
 
 
 def find_target_translator(dialect: str) -> TargetTranslator | None:
-    """That of targets of a dialect; None where their bodies are OpenAI's."""
+    """That of targets of a dialect; None where they speak OpenAI's chat."""
     return _TARGETS.get(dialect)
 
 
 def find_target_wire(dialect: str) -> TargetWire | None:
-    """How targets of a dialect are addressed; None where as OpenAI's, or where a translator says it."""
+    """How targets of a dialect are addressed by those who speak it too; None where no caller can."""
     return _WIRES.get(dialect)
 
 
 def find_caller_translator(endpoint: Endpoint) -> CallerTranslator | None:
-    """That of an endpoint; None where its bodies are OpenAI's."""
+    """That of an endpoint; None where its bodies are OpenAI's, or nobody can translate them."""
     return _CALLERS.get(endpoint)
+
+
+@lru_cache(maxsize=1024)
+def find_way(endpoint: Endpoint, dialect: str) -> Way | None:
+    """What lies between the callers of an endpoint and targets of a dialect, None if they can't meet."""
+    wire = _WIRES.get(dialect)
+    if wire is not None and wire.build_path("", endpoint.value, "m") is not None:
+        return Way(wire=wire)
+    caller = _CALLERS.get(endpoint)
+    if caller is None and endpoint is not Endpoint.CHAT:
+        return None
+    target = _TARGETS.get(dialect)
+    if target is not None:
+        return Way(caller=caller, target=target)
+    if caller is None or wire is None or wire.build_path("", Endpoint.CHAT.value, "m") is None:
+        return None
+    return Way(wire=wire, caller=caller)
+
+
+def can_answer(dialect: str, endpoint: Endpoint) -> bool:
+    """Whether a target of a dialect can answer an endpoint; tokens are counted here if not there."""
+    if endpoint is Endpoint.COUNT_TOKENS:
+        return find_way(Endpoint.MESSAGES, dialect) is not None
+    return find_way(endpoint, dialect) is not None
 
 
 def list_dialects() -> list[str]:
     """What `dialect` of a target may be."""
-    return sorted({"openai", *_TARGETS, *_WIRES})
+    return sorted({*_TARGETS, *_WIRES})

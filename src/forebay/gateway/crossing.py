@@ -1,0 +1,241 @@
+"""Where a caller and a target speak different dialects, or the way to the target is not OpenAI's.
+
+A `Crossing` belongs to one target and one endpoint, and leads through OpenAI's chat: the caller's translator
+on one side, the target's on the other, either of which may be missing.  It holds no state of a request and
+does no I/O; what passes here is never the business of requests that pass untouched.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.core.errors import CallerError, Untranslatable
+from forebay.core.events import Tokens
+from forebay.core.routes import Endpoint, Target
+from forebay.core.translation import (
+    CallerTranslator,
+    Headers,
+    SigningTranslator,
+    StreamTranslator,
+    TargetTranslator,
+)
+from forebay.gateway.dialect import Dialect, Meter, Reading
+
+SSE = b"text/event-stream"
+SECRET_PART_MIN = 8  #: characters of a part of a credential that is worth hiding on its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signing:
+    """What the signature of a request needs beside its body."""
+
+    signer: SigningTranslator
+    host: str
+    paths: tuple[str, str]  #: of a whole answer and of a stream
+    headers: Headers
+    secret: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """See the module.
+
+    Attributes:
+        endpoint: the caller's.
+        inner: OpenAI's dialect, which lies in between.
+        heads: of a request for a whole answer and for a stream, up to what differs between requests.
+        passed: headers of the caller that go with its request, and what they are if it sends none.
+        stream_type: how the content type of the target's streams begins.
+    """
+
+    endpoint: Endpoint
+    inner: Dialect
+    caller: CallerTranslator | None
+    target: TargetTranslator | None
+    heads: tuple[bytes, bytes]
+    passed: tuple[tuple[bytes, bytes], ...] = ()
+    signing: Signing | None = None
+    stream_type: bytes = SSE
+
+    @property
+    def is_translated(self) -> bool:
+        return self.caller is not None or self.target is not None
+
+    def encode(
+        self, speech: Dialect, body: bytes, view: Any, model: str, *, stream: bool
+    ) -> bytes | list[bytes | memoryview]:
+        """The target's body from the caller's.
+
+        Args:
+            speech: what the caller speaks.
+            model: its name at the target.
+
+        Raises:
+            Untranslatable: it says what the target's dialect, or the one in between, can't.
+        """
+        if not self.is_translated:
+            return speech.encode_request(body, view, self.endpoint, model)
+        try:
+            chat = speech.write_cap(body, view)
+            if self.caller is not None:
+                chat = self.caller.decode_request(chat)
+            if self.target is not None:
+                return self.target.encode_request(chat, model, stream=stream)
+            return self.inner.encode_request(chat, self.inner.read_request(chat), Endpoint.CHAT, model)
+        except CallerError as error:
+            raise Untranslatable(error.message, param=error.param) from error
+
+    def build_head(
+        self,
+        headers: Mapping[bytes, bytes],
+        payload: bytes | list[bytes | memoryview],
+        wall_ns: int,
+        *,
+        stream: bool,
+    ) -> bytes:
+        """The head of a request, without its length, its id and its end.
+
+        Args:
+            headers: the caller's, by lower-case name.
+
+        Raises:
+            UpstreamCredentials: they can't sign.
+        """
+        head = self.heads[stream]
+        for name, default in self.passed:
+            value = headers.get(name, default)
+            if value:
+                head += b"%b: %b\r\n" % (name, value)
+        signing = self.signing
+        if signing is None:
+            return head
+        body = payload if isinstance(payload, bytes) else b"".join(payload)
+        signed = signing.signer.sign(
+            "POST",
+            signing.paths[stream],
+            [("host", signing.host), *signing.headers],
+            body,
+            secret=signing.secret,
+            wall_s=wall_ns // 1_000_000_000,
+        )
+        return head + write_headers(signed)
+
+    def decode_answer(self, body: bytes, target: Target) -> tuple[bytes, Reading]:
+        """The caller's whole answer, and what it cost.  Raises UpstreamProtocol on what is no answer."""
+        chat = body if self.target is None else self.target.decode_answer(body, target.model)
+        reading = self.inner.read_ruled_answer(target.usage, chat)
+        return (chat if self.caller is None else self.caller.encode_answer(chat)), reading
+
+    def decode_error(self, status: int, body: bytes) -> bytes:
+        """The caller's error from the target's.  What is an error in no dialect stays as it is."""
+        if self.target is not None:
+            body = self._hide(self.target.decode_error(status, body))
+        if self.caller is not None and self.inner.read_error(body) is not None:
+            body = self.caller.encode_error(body, status)
+        return body
+
+    def explain_error(self, speech: Dialect, error: bytes, status: int) -> bytes:
+        """The caller's error, from the error object that a stream began with."""
+        if not self.is_translated:
+            return speech.wrap_error(error)
+        body = self._hide(self.inner.wrap_error(error))
+        return body if self.caller is None else self.caller.encode_error(body, status)
+
+    def _hide(self, body: bytes) -> bytes:
+        """Without the parts of a credential that is made of several; who sends it hides the whole."""
+        if self.signing is not None:
+            for part in self.signing.secret.split(":"):
+                if len(part) >= SECRET_PART_MIN:
+                    body = body.replace(part.encode(), b"[redacted]")
+        return body
+
+    def new_meter(self, speech: Dialect, target: Target, *, hide_usage: bool, event_max_bytes: int) -> Meter:
+        """Reads one stream and translates it on its way."""
+        if not self.is_translated:
+            return speech.new_meter(hide_usage=hide_usage, event_max_bytes=event_max_bytes)
+        caller, translator, rules = self.caller, self.target, target.usage
+        hide = hide_usage and caller is None
+        if rules:
+            meter = self.inner.new_ruled_meter(rules, hide_usage=hide, event_max_bytes=event_max_bytes)
+        else:
+            meter = self.inner.new_meter(hide_usage=hide, event_max_bytes=event_max_bytes)
+        return CrossingMeter(
+            meter,
+            target=None
+            if translator is None
+            else translator.new_stream(target.model, event_max_bytes=event_max_bytes),
+            caller=None if caller is None else caller.new_stream(event_max_bytes=event_max_bytes),
+        )
+
+
+class CrossingMeter:
+    """A meter of chat between the two translators of a stream: what it reads is chat, whoever speaks what."""
+
+    __slots__ = ("_caller", "_meter", "_target")
+
+    def __init__(
+        self, meter: Meter, *, target: StreamTranslator | None, caller: StreamTranslator | None
+    ) -> None:
+        self._meter = meter
+        self._target = target
+        self._caller = caller
+
+    @property
+    def content_seen(self) -> bool:
+        return self._meter.content_seen
+
+    @property
+    def tokens(self) -> Tokens | None:
+        return self._meter.tokens
+
+    @property
+    def partial(self) -> Tokens | None:
+        return self._meter.partial
+
+    @property
+    def error(self) -> bytes | None:
+        return self._meter.error
+
+    @property
+    def error_told(self) -> bool:
+        return self._meter.error_told
+
+    @property
+    def reading(self) -> Reading | None:
+        return self._meter.reading
+
+    @property
+    def content_events(self) -> int:
+        return self._meter.content_events
+
+    @property
+    def ended_well(self) -> bool:
+        return self._meter.ended_well
+
+    @property
+    def is_done(self) -> bool:
+        return self._meter.is_done
+
+    def feed(self, data: bytes) -> bytes:
+        """What may go out now.  Raises EventTooLarge, UpstreamProtocol."""
+        if self._target is not None:
+            data = self._target.feed(data)
+        out = self._meter.feed(data) if data else b""
+        return self._caller.feed(out) if self._caller is not None and out else out
+
+    def finish(self) -> bytes:
+        """The rest, once the answer has ended on the wire.  Raises as `feed`."""
+        rest = b"" if self._target is None else self._target.finish()
+        out = self._meter.feed(rest) if rest else b""
+        out += self._meter.finish()
+        if self._caller is None:
+            return out
+        return (self._caller.feed(out) if out else b"") + self._caller.finish()
+
+
+def write_headers(headers: Headers) -> bytes:
+    """Header lines.  Raises ValueError on what a head can't carry."""
+    text = "".join(f"{name}: {value}\r\n" for name, value in headers)
+    if text.count("\r\n") != len(headers) or text.count("\n") != len(headers) or "\0" in text:
+        raise ValueError("a header with a line break")
+    return text.encode("ascii")

@@ -1,0 +1,61 @@
+"""What a request says to a target, and what reads the answer: untouched where both speak the same.
+
+Decides nothing and sends nothing; how two dialects meet is `crossing`'s.
+"""
+
+from forebay.core.errors import Overloaded
+from forebay.gateway.dialect import Meter
+from forebay.gateway.memory import OVERLOADED, Memory
+from forebay.gateway.model import Exchange, TargetState, build_head_rest
+
+Payload = bytes | list[bytes | memoryview]
+
+
+def encode_request(exchange: Exchange, target: TargetState, memory: Memory) -> Payload:
+    """The body for a target, and with it the exchange's crossing, if there is one.
+
+    Raises:
+        Untranslatable: the target can't be told this.
+        Overloaded: there is no room for the body in another dialect.
+        InvalidJSON, InvalidValue: as the dialect does.
+    """
+    endpoint, model = exchange.endpoint, target.target.model
+    if endpoint in target.heads:
+        exchange.crossing = None
+        return exchange.dialect.encode_request(exchange.body, exchange.view, endpoint, model)
+    crossing = exchange.crossing = target.find_crossing(endpoint)
+    payload = crossing.encode(exchange.dialect, exchange.body, exchange.view, model, stream=exchange.stream)
+    if crossing.is_translated:
+        memory.held -= exchange.translated_bytes
+        exchange.translated_bytes = 0
+        size = count_bytes(payload)
+        if not memory.take(size):
+            raise Overloaded(OVERLOADED, retry_after_s=1)
+        exchange.translated_bytes = size
+    return payload
+
+
+def write_head(exchange: Exchange, target: TargetState, payload: Payload, wall_ns: int) -> bytes:
+    """The head for a body.  Raises UpstreamCredentials where they can't sign it."""
+    headers, crossing = exchange.call.headers, exchange.crossing
+    if crossing is None:
+        head = target.heads[exchange.endpoint]
+    else:
+        head = crossing.build_head(headers, payload, wall_ns, stream=exchange.stream)
+    return head + build_head_rest(exchange.id, count_bytes(payload), headers)
+
+
+def count_bytes(payload: Payload) -> int:
+    return sum(map(len, payload)) if isinstance(payload, list) else len(payload)
+
+
+def new_meter(exchange: Exchange) -> Meter:
+    """A reader for the stream of the current attempt."""
+    hide = not exchange.view.wants_usage
+    event_max = exchange.state.snapshot.limits.event_max_bytes
+    dialect, target = exchange.dialect, exchange.target_state.target
+    if exchange.crossing is not None:
+        return exchange.crossing.new_meter(dialect, target, hide_usage=hide, event_max_bytes=event_max)
+    if target.usage:
+        return dialect.new_ruled_meter(target.usage, hide_usage=hide, event_max_bytes=event_max)
+    return dialect.new_meter(hide_usage=hide, event_max_bytes=event_max)

@@ -1,0 +1,116 @@
+"""The ways from callers to one target, made ready when a snapshot is compiled: heads and crossings.
+
+What a caller sent reaches a target only if it is written into a head here by name, or listed as passed.
+"""
+
+import re
+from typing import cast
+
+from forebay.core.routes import Endpoint, Target
+from forebay.core.translation import Headers, SigningTranslator, TargetWire, Way
+from forebay.gateway.crossing import SSE, Crossing, Signing, write_headers
+from forebay.gateway.dialect import Dialect, FindWay
+
+_NOT_IN_PATHS = re.compile(r"[\x00-\x20\x7f]")
+
+
+class Ways:
+    """Makes them.
+
+    Args:
+        inner: the dialect that lies between two others.
+    """
+
+    def __init__(self, inner: Dialect, find_way: FindWay) -> None:
+        self._inner = inner
+        self._find_way = find_way
+
+    def build(
+        self, target: Target, authority: str, base_path: str, secret: str
+    ) -> tuple[dict[Endpoint, bytes], dict[Endpoint, Crossing]]:
+        """Heads of requests that pass untouched, and crossings for the others that the target can answer.
+
+        Args:
+            base_path: with its query.
+
+        Raises:
+            ValueError: a part that a head can't carry, or a dialect that nobody knows.
+        """
+        heads: dict[Endpoint, bytes] = {}
+        crossings: dict[Endpoint, Crossing] = {}
+        for endpoint in Endpoint:
+            way = self._find_way(endpoint, target.dialect)
+            if way is None:
+                continue
+            passed: Headers = getattr(way.wire, "passed", []) if way.caller is None else []
+            if way.caller is None and way.wire is not None and not passed:
+                path = _write_path(way.wire, endpoint, base_path, target)
+                heads[endpoint] = build_head(authority, path, way.wire.build_headers(secret))
+            else:
+                crossings[endpoint] = self._cross(endpoint, way, target, authority, base_path, secret, passed)
+        if not heads and not crossings:
+            raise ValueError("nobody knows the dialect")
+        return heads, crossings
+
+    def _cross(
+        self,
+        endpoint: Endpoint,
+        way: Way,
+        target: Target,
+        authority: str,
+        base_path: str,
+        secret: str,
+        passed: Headers,
+    ) -> Crossing:
+        translator = way.target
+        signing: Signing | None = None
+        if translator is None:
+            assert way.wire is not None
+            asked = Endpoint.CHAT if way.caller is not None else endpoint
+            path = _write_path(way.wire, asked, base_path, target)
+            paths = path, path
+            headers = way.wire.build_headers(secret)
+        else:
+            paths = (
+                translator.build_path(base_path, target.model, stream=False),
+                translator.build_path(base_path, target.model, stream=True),
+            )
+            headers = translator.build_headers(secret)
+            if hasattr(translator, "sign"):
+                signer = cast(SigningTranslator, translator)
+                signing = Signing(signer=signer, host=authority, paths=paths, headers=headers, secret=secret)
+        return Crossing(
+            endpoint=endpoint,
+            inner=self._inner,
+            caller=way.caller,
+            target=translator,
+            heads=(build_head(authority, paths[0], headers), build_head(authority, paths[1], headers)),
+            passed=tuple((name.encode(), default.encode()) for name, default in passed),
+            signing=signing,
+            stream_type=getattr(translator, "stream_type", SSE.decode()).encode(),
+        )
+
+
+def _write_path(wire: TargetWire, endpoint: Endpoint, base_path: str, target: Target) -> str:
+    path = wire.build_path(base_path, endpoint.value, target.model)
+    assert path is not None, endpoint
+    return path
+
+
+def build_head(authority: str, path: str, headers: Headers) -> bytes:
+    """The head of a request to a target, without its length, its id and its end.
+
+    Raises:
+        ValueError: a part that a head can't carry.
+    """
+    if not (authority + path).isascii() or _NOT_IN_PATHS.search(authority + path):
+        raise ValueError("an address in ASCII, without blanks, is needed")
+    fields = {
+        "host": authority,
+        "content-type": "application/json",
+        "accept": "application/json, text/event-stream",
+        "accept-encoding": "identity",
+        "user-agent": "forebay",
+    }
+    fields.update(headers)
+    return f"POST {path} HTTP/1.1\r\n".encode("ascii") + write_headers(list(fields.items()))

@@ -1,0 +1,17 @@
+"""How requests to targets that speak OpenAI's API are addressed.  Pure."""
+
+from forebay.core.routes import Endpoint
+from forebay.providers.translation import Headers
+
+#: What such a target is asked for as its callers ask.
+NATIVE = frozenset({Endpoint.CHAT.value, Endpoint.COMPLETIONS.value, Endpoint.EMBEDDINGS.value})
+
+
+class OpenAIWire:
+    """A base URL up to and including `/v1`, and the key as a bearer token."""
+
+    def build_path(self, base_path: str, endpoint: str, model: str) -> str | None:
+        return f"{base_path}/{endpoint}" if endpoint in NATIVE else None
+
+    def build_headers(self, secret: str) -> Headers:
+        return [("authorization", f"Bearer {secret}")] if secret else []
