@@ -19,7 +19,7 @@ from forebay.app.quota_state import QuotaState
 from forebay.core.errors import Draining, ForebayError, QuotaUnavailable, RateLimited
 from forebay.core.events import Tokens, UsageSource
 from forebay.core.keys import KeyEntry
-from forebay.core.limits import Kind, Limit, Measure, Period, QueueRules, WhenAway
+from forebay.core.limits import Exceeded, Kind, Limit, Measure, Period, QueueRules, WhenAway
 from forebay.core.routes import Endpoint
 from forebay.gateway.model import Exchange
 from forebay.gateway.quota import Quota
@@ -491,6 +491,25 @@ def test_a_request_that_lacks_several_limits_gets_past_each_in_turn() -> None:
             assert len(await made.serve_all()) == 60
             assert made.waits["served"] >= 55
             assert (await made.left())["place"] == 1
+
+    run(test)
+
+
+def test_requests_wait_for_the_slower_rate_of_a_limit_that_is_exceeded() -> None:
+    async def test() -> None:
+        budget = Limit(
+            id="budget", owner="team t", measure=Measure.REQUESTS, amount=1, period=Period.MONTH,
+            kind=Kind.CALENDAR, exceeded=Exceeded.THROTTLE, throttle="slow",
+        )  # fmt: skip
+        slow = Limit(
+            id="slow", owner="team t, now", measure=Measure.REQUESTS, amount=10, period=Period.SECOND
+        )
+        async with stage(budget, slow) as made:
+            asked = [made.come(f"k:{number}", limits=("budget",)) for number in range(16)]
+            begun = time.monotonic()
+            assert len(await asyncio.gather(*asked)) == 16
+            assert time.monotonic() - begun >= 0.4, "one, ten at once, and five at ten a second"
+            assert made.waits["served"] >= 4
 
     run(test)
 
