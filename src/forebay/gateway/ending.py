@@ -196,6 +196,15 @@ def hide_address(error: ForebayError, exchange: Exchange) -> ForebayError:
     return type(error)(message, retry_after_s=error.retry_after_s)
 
 
+def count_estimate(exchange: Exchange) -> None:
+    """Counts a request's estimate beside what its target says that it took."""
+    estimate, tokens = exchange.estimate, exchange.tokens
+    if estimate is not None and tokens is not None and exchange.usage_source is UsageSource.REPORTED:
+        exchange.state.cells.count_estimate(
+            exchange.endpoint, estimate, tokens, names_output=exchange.names_output
+        )
+
+
 def explain_cancel(exchange: Exchange, *, draining: bool) -> ForebayError:
     """Why a request's task was ended from outside."""
     if exchange.left:

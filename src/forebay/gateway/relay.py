@@ -251,7 +251,7 @@ class Relay:
             exchange.tokens = tokens
             exchange.usage_source = UsageSource.REPORTED
         else:
-            exchange.tokens = self._dialect.estimate_tokens(exchange.body_bytes, meter.content_events)
+            exchange.tokens = self._dialect.estimate_tokens(exchange.body, meter.content_events)
             exchange.usage_source = UsageSource.ESTIMATED
 
     def take_reading(self, exchange: Exchange, reading: Reading) -> Tokens | None:
