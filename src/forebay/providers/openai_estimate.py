@@ -2,7 +2,7 @@
 
 Four bytes of plain text are a token.  Letters of other scripts weigh more than their bytes say, pictures and
 sound in base64 less; the difference is found by searches that run in C, without reading the JSON once more.
-`tests/providers/test_estimate_truth.py` holds the result against a real tokenizer.
+`tests/engines/test_estimate_truth.py` holds the result against a real tokenizer.
 """
 
 from typing import Final
