@@ -1,7 +1,7 @@
 """The estimate of a prompt's tokens against a real tokenizer: for each kind of text, how far it may be off.
 
-`docs/limits.md` publishes the figures.  The embedded model's vocabulary is small and English, so other texts are
-more tokens here than with large models.
+`docs/limits.md` publishes the figures.  The embedded model's vocabulary is small and English, so other texts
+are more tokens here than with large models.
 """
 
 import base64
@@ -71,19 +71,12 @@ def test_an_estimate_is_near_the_truth(llama: Engine, kind: str, ascii_only: boo
 def test_no_text_takes_more_than_four_times_its_estimate(llama: Engine, ascii_only: bool) -> None:
     """Also such as was made to: whatever is one token a byte."""
     luck = random.Random(1)
-    alphabets = [
-        "!?#$%&*()[]{};:,.<>/|",
-        "qxzjkv",
-        "0123456789",
-        "\u0e01\u1780\u13a0\u2c00",
-        "\U0001f600\u2603\u16a0",
-    ]
-    for alphabet in alphabets:
+    letters = "\u0e01\u1780\u13a0\u2c00", "\U0001f600\u2603\u16a0"
+    for alphabet in ("!?#$%&*()[]{};:,.<>/|", "qxzjkv", "0123456789", *letters):
         text = "".join(luck.choices(alphabet, k=2000))
         truth = count_tokens(llama, text)
-        assert truth <= 4 * estimate_input(build_body(text, ascii_only=ascii_only)) + TEMPLATE_TOKENS, (
-            alphabet
-        )
+        estimate = estimate_input(build_body(text, ascii_only=ascii_only))
+        assert truth <= 4 * estimate + TEMPLATE_TOKENS, alphabet
 
 
 @pytest.mark.parametrize("count", [1, 3])
