@@ -175,6 +175,7 @@ class Ending:
             tags,
             exchange.units,
             version,
+            exchange.asked_model,
         )
         self._recorder.record(record)
         exchange.state.cells.count_finished(exchange.cells, record)
