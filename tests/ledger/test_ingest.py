@@ -35,6 +35,7 @@ def test_every_field_of_an_event_comes_back_as_it_was_written(world: World) -> N
         "variant": "y",
         "region": "eu",
         "version": "v",
+        "asked_model": "big",
     }
     full |= {"tags": (("a", "b"), ("c", "d"))}
     full |= {"units": (("searches", 3), ("b'\"]{$.é", 0))}
