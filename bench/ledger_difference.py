@@ -27,7 +27,8 @@ from measure import BenchError, Figure
 
 CALLERS = 16
 START_S = 120.0
-KILL_EVERY_S = (0.3, 1.5)
+KILLS_MAX = 24
+REQUESTS_A_KILL_MIN = 400
 ANSWER_MAX_S = 20.0
 _SSE = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _CHUNK = '{"id":"c","object":"chat.completion.chunk","created":1,"model":"m",'
@@ -179,18 +180,23 @@ async def wait_ready(folder: Path) -> RunState:
     raise BenchError(f"Forebay did not come up: {(folder / 'log').read_text()[-500:]}")
 
 
-async def kill_at_random(folder: Path, luck: random.Random) -> None:
-    """Workers and the control plane, one after the other, until it is cancelled."""
+async def kill_at_random(folder: Path, books: Books, every: int, luck: random.Random) -> None:
+    """Workers and the control plane, one after so many requests on average, until it is cancelled.
+
+    Not by the clock: who dies too often is started again only after a while, and nothing would be answered.
+    """
+    at = books.ended
     while True:
-        await asyncio.sleep(luck.uniform(*KILL_EVERY_S))
+        at += int(every * luck.uniform(0.5, 1.5))
+        while books.ended < at:
+            await asyncio.sleep(0.005)
         state = read_state(folder)
         living = [child for child in state.children if child.pid] if state is not None else []
-        if not living:
-            continue
-        pid = luck.choice(living).pid
-        assert pid is not None
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        if living:
+            pid = luck.choice(living).pid
+            assert pid is not None
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 # --- the difference -----------------------------------------------------------------------------------------
@@ -255,7 +261,8 @@ async def take_load(folder: Path, requests: int, seed: int) -> tuple[Books, int]
         state = await wait_ready(folder)
         port = int(state.gateway_url.rpartition(":")[2])
         key = (folder / ".forebay" / "local.key").read_text().strip()
-        killer = asyncio.create_task(kill_at_random(folder, random.Random(seed)))
+        every = max(REQUESTS_A_KILL_MIN, requests // KILLS_MAX)
+        killer = asyncio.create_task(kill_at_random(folder, books, every, random.Random(seed)))
         async with asyncio.TaskGroup() as callers:
             for number in range(CALLERS):
                 callers.create_task(call(books, port, key, requests, stream=bool(number % 2)))

@@ -28,6 +28,19 @@ settings.register_profile(
 settings.load_profile("forebay")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Has each test of a contract run over the database that its name says.
+
+    pytest forgets a fixture that `pytest_generate_tests` adds to a test once it has made the test's variants.
+    """
+    for item in items:
+        params = (
+            item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        )
+        if "store" in params and "store" not in item.fixturenames:
+            item.fixturenames.insert(0, "store")
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """One for all tests of a run; they are skipped where it can't be started."""

@@ -42,8 +42,27 @@ class PostgresServer:
     """A running server.  Copies of `empty` have all tables and nothing in them, those of `template1` none."""
 
     folder: Path
+    command: list[str]
+    user: str | None
     process: "subprocess.Popen[bytes]"
     numbers: Iterator[int] = field(default_factory=count)
+
+    @classmethod
+    def launch(cls, folder: Path, command: list[str], user: str | None) -> "PostgresServer":
+        return cls(folder, command, user, _launch(folder, command, user))
+
+    def stop(self) -> None:
+        """Without waiting for whoever is connected."""
+        self.process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(10)
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def start_again(self) -> None:
+        """After `stop`; it may be a moment until it answers."""
+        self.process = _launch(self.folder, self.command, self.user)
 
     def make_url(self, name: str) -> str:
         return f"postgresql+psycopg://postgres@/{name}?host={self.folder}"
@@ -109,6 +128,13 @@ def use(server: PostgresServer | None) -> Iterator[None]:
         _current = None
 
 
+def _launch(folder: Path, command: list[str], user: str | None) -> "subprocess.Popen[bytes]":
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            command, user=user, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+
+
 def find_programs() -> Path:
     """The folder of the newest one.  Raises NoPostgres."""
     found = [path.parent for path in Path("/").glob(f"{PLACES[1:]}/initdb")]
@@ -160,21 +186,12 @@ def start() -> Iterator[PostgresServer]:
         locale = ["--locale-provider=icu", "--icu-locale=en-US", "--locale=C.UTF-8"]
         _make_cluster([*initdb, *locale], initdb, user, folder)
         settings = [part for setting in SETTINGS for part in ("-c", setting)]
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [programs / "postgres", "-D", data, "-k", folder, *settings],
-                user=user, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
-        server = PostgresServer(folder, process)
+        command = [str(programs / "postgres"), "-D", str(data), "-k", str(folder), *settings]
+        server = PostgresServer.launch(folder, command, user)
         try:
             server.prepare()
             yield server
         finally:
-            process.send_signal(signal.SIGINT)  # without waiting for whoever is connected
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(10)
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -93,6 +93,15 @@ def test_keys_of_each_kind_verify_and_the_highest_role_holds(issuer: Issuer, doo
     assert issuer.asked == ["/realm/.well-known/openid-configuration", "/realm/keys"], "once for all"
 
 
+def test_each_role_can_be_given(issuer: Issuer) -> None:
+    door = Door(issuer, roles={role.value: [f"is-{role.value}"] for role in Role})
+    for role in Role:
+        found = door.identify(issuer.make_token(EC, "ES256", "ec-1", roles=[f"is-{role.value}"]))
+        assert found is not None
+        assert found.role is role
+    door.runner.close()
+
+
 def test_the_holder_is_named_as_people_know_them(issuer: Issuer, door: Door) -> None:
     claims = {"roles": ["admins"], "email": "ada@example.org\n", "name": "Ada", "aud": ["x", AUDIENCE]}
     found = door.identify(issuer.make_token(EC, "ES256", "ec-1", sub="s" * 255, **claims))

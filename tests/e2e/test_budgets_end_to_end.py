@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -166,6 +167,9 @@ def test_a_budget_that_is_used_up_sends_to_a_cheaper_model(tmp_path: Path, strea
         assert [request.json()["model"] for request in upstream.requests] == names
         bigs = names.count("big")
         assert read_billed(whole, 8) == bigs * COST_BIG + (8 - bigs) * COST_SMALL
+        with sqlite3.connect(whole.data / "forebay.db") as database:
+            asked = "SELECT model, asked_model, COUNT(*) FROM ledger_events GROUP BY 1, 2 ORDER BY 1"
+            assert database.execute(asked).fetchall() == [("big", "", bigs), ("small", "big", 8 - bigs)]
 
 
 def test_a_budget_that_is_used_up_throttles(tmp_path: Path) -> None:

@@ -1,112 +1,36 @@
 """Known faults of gateways in limits, and their neighbours, over real workers; see `docs/testing.md`."""
 
-import json
-import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import pytest
-from gateway_stage import CLOSED, Stage
+from faults_scene import MONTH, OWNERS, STREAMS, WAYS, Scene, good, scene, tokens_of
+from gateway_stage import Stage
 from limits_rig import Authority, ask, ask_many, workers
 from raw_caller import RawCaller
 
 from forebay.core.events import Outcome, Tokens, UsageSource
-from forebay.core.limits import Kind, Limit, Measure, Period, Weights, WhenAway
-from forebay.core.routes import Timeouts
+from forebay.core.limits import Limit, Measure, Period, Weights, WhenAway
 from forebay.testing.answers import chunk, json_answer, sse_answer, sse_head
 from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_route
 from forebay.testing.openai import (
     chat_completion,
     chat_stream,
     completion,
-    completion_stream,
     embeddings,
     error_answer,
     rate_limited,
     usage,
-    well_behaved,
 )
 from forebay.testing.recorded import RecordedRequest
 from forebay.testing.steps import Close, Gate, Reset, Script, Send, Stall, Wait
 from forebay.testing.threaded import ThreadedUpstream
 from forebay.testing.upstream import Answer
 
-MONTH: dict[str, Any] = {"period": Period.MONTH, "kind": Kind.CALENDAR}
-PATHS = ["chat/completions", "completions", "embeddings"]
-#: What can be asked for: endpoint, and whether as a stream.
-WAYS = [(path, stream) for path in PATHS for stream in (False, True)[: 1 if path == "embeddings" else 2]]
-OWNERS = ["key k1", "project test", "team default"]
-STREAMS: dict[str, Callable[..., list[bytes]]] = {
-    "chat/completions": chat_stream,
-    "completions": completion_stream,
-}
-
-
-def places(owner: str) -> Limit:
-    return Limit(id=f"places of {owner}", owner=owner, measure=Measure.CONCURRENT, amount=2)
-
-
-def tokens_of(owner: str, amount: int = 10**6, measure: Measure = Measure.TOTAL_TOKENS) -> Limit:
-    return Limit(id=f"{measure} of {owner}", owner=owner, measure=measure, amount=amount, **MONTH)
-
-
-class Scene:
-    """Two workers, and keys that meet limits of different owners."""
-
-    limits = tuple(limit for owner in OWNERS for limit in (places(owner), tokens_of(owner)))
-    keys: ClassVar = {f"fb-test-of-{owner}": (places(owner), tokens_of(owner)) for owner in OWNERS} | {
-        "fb-test-of-tokens": (tokens_of("project test"),)
-    }
-
-    def __init__(self, authority: Authority, gateways: list[GatewayProcess]) -> None:
-        self.authority = authority
-        self.gateway = gateways[0]
-        self.url = self.gateway.url
-
-    def left(self, owner: str) -> dict[str, int]:
-        return {id: units for id, units in self.authority.left().items() if id.endswith(owner)}
-
-    def wait_settled(self, owner: str) -> int:
-        """Tokens that are left of an owner's limit once nothing moves any more."""
-        id = f"total_tokens of {owner}"
-        last, since = -1, time.monotonic()
-        while time.monotonic() < since + 1.5:  # what lies idle at a worker comes back after a second
-            left = self.left(owner)[id]
-            if left != last:
-                last, since = left, time.monotonic()
-            time.sleep(0.02)
-        return last
-
-    def wait_left(self, owner: str, **expected: int) -> None:
-        wanted = {f"{name.replace('tokens', 'total_tokens')} of {owner}": n for name, n in expected.items()}
-        try:
-            self.gateway.until(lambda: wanted.items() <= self.left(owner).items(), 15)
-        except TimeoutError:
-            assert self.left(owner) == wanted
-
-
-@pytest.fixture(scope="module")
-def scene(_stages: tuple[Stage, Stage], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    folder: Path = tmp_path_factory.mktemp("faults")
-    url = _stages[0].url
-    hasty = Timeouts(connect_s=0.5, first_token_s=0.3, idle_s=0.3, total_s=0.4)
-    routes = [
-        make_route("m", url),
-        make_route("hasty", url, timeouts=hasty),
-        make_route("dead", f"http://127.0.0.1:{CLOSED}/v1"),
-    ]
-    with (
-        Authority(folder, Scene.limits) as authority,
-        workers(folder, 2, url, Scene.limits, keys=Scene.keys, routes=routes) as started,
-    ):
-        yield Scene(authority, started)
-
-
-def good(request: RecordedRequest) -> Script:
-    return well_behaved("Hello")(request)
+__all__ = ["scene"]
 
 
 # --- L1: slots ----------------------------------------------------------------------------------------------
@@ -199,7 +123,8 @@ def test_L2_parallel_requests_do_not_exceed_a_limit_whatever_the_processes(
         with workers(tmp_path, processes, upstream.url, (limit,)) as started, ThreadPoolExecutor(1) as pool:
             asked = pool.submit(ask_many, started[0].url, 20, path, stream=stream, **prompt)
             upstream.wait_requests(1, 15)
-            started[0].until(lambda: len(started[0].records()) >= 19, 15)
+            with suppress(TimeoutError):  # what is asserted below says more
+                started[0].until(lambda: len(started[0].records()) >= 19, 30)
             gate.open()
             statuses = [each.status_code for each in asked.result()]
             assert sorted(statuses) == [200] + [429] * 19
@@ -418,90 +343,3 @@ def test_L6_our_503_says_when_to_come_again(tmp_path: Path, upstream: Stage) -> 
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (503, code)
         assert int(answer.headers["retry-after"]) >= 1, error
-
-
-# --- S1, S2: streams whose end tells less than the whole ----------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("owner", "path", "leave"),
-    [
-        ("key k1", "chat/completions", RawCaller.close),
-        ("project test", "completions", RawCaller.reset),
-        ("team default", "chat/completions", RawCaller.reset),
-        ("key k1", "completions", RawCaller.close),
-    ],
-)
-def test_S1_a_caller_that_leaves_after_five_chunks_is_charged_and_releases_all(
-    scene: Scene, upstream: Stage, owner: str, path: str, leave: Callable[[RawCaller], None]
-) -> None:
-    scene.wait_left(owner, places=2)
-    before = scene.left(owner)[f"total_tokens of {owner}"]
-    parts = [f"part{number} " for number in range(5)]
-    events = STREAMS[path](parts, include_usage=False, done=False)
-    end = next(number for number, event in enumerate(events) if b"part4" in event)
-    upstream.answer = [*sse_head(), *map(chunk, events[: end + 1]), Stall()]
-    asked = {"model": "m", "messages": [], "prompt": "Count.", "stream": True, "max_tokens": 40}
-    with RawCaller(scene.gateway.port) as caller:
-        caller.post(path, asked, headers=(f"authorization: Bearer fb-test-of-{owner}",))
-        caller.read_until(b"part4")
-        leave(caller)
-        upstream.wait_closed(upstream.request, 1.0)
-        record = scene.gateway.wait_record(caller.reply.id)
-    assert (record.status, record.outcome, record.usage_source) == (
-        499,
-        Outcome.ABANDONED,
-        UsageSource.ESTIMATED,
-    )
-    assert record.tokens.output == 5
-    assert (record.tokens.input or 0) > 0
-    # Nobody knows how much more was made than was seen: what was reserved stays taken, and nothing else.
-    reserved = (record.tokens.input or 0) + 40
-    scene.wait_left(owner, places=2, tokens=before - reserved)
-
-
-@pytest.mark.parametrize("path", STREAMS)
-@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}])
-def test_S2_usage_is_asked_for_hidden_and_counted_with_hidden_reasoning(
-    scene: Scene, upstream: Stage, path: str, options: dict[str, Any] | None
-) -> None:
-    counted = usage(9, 30, reasoning=25)
-
-    def engine(request: RecordedRequest) -> Script:
-        wanted = bool((request.json().get("stream_options") or {}).get("include_usage"))
-        return sse_answer(STREAMS[path](["x", "y"], tokens=counted, include_usage=wanted))
-
-    upstream.answer = engine
-    owner = "key k1"
-    scene.wait_left(owner, places=2)
-    before = scene.left(owner)[f"total_tokens of {owner}"]
-    more = {} if options is None else {"stream_options": options}
-    direct = ask(upstream.url, path, stream=True, **more)
-    answer = ask(scene.url, path, key=f"fb-test-of-{owner}", stream=True, max_tokens=100, **more)
-    assert answer.content == direct.content
-    assert b"usage" not in answer.content.replace(b'"usage":null', b"")
-    assert json.loads(bytes(upstream.requests[-1].body))["stream_options"]["include_usage"] is True
-    record = scene.gateway.wait_record(answer.headers["x-request-id"])
-    assert record.tokens == Tokens(input=9, output=5, output_reasoning=25)
-    scene.wait_left(owner, places=2, tokens=before - 39)
-
-
-@pytest.mark.parametrize(("path", "stream"), WAYS)
-def test_S2_a_usage_of_0_stays_0_and_is_refunded_whole(
-    scene: Scene, upstream: Stage, path: str, stream: bool
-) -> None:
-    owner = "key k1"
-    scene.wait_left(owner, places=2)
-    before = scene.left(owner)[f"total_tokens of {owner}"]
-    if path == "embeddings":
-        upstream.answer = json_answer(embeddings([[1.0]], prompt_tokens=0))
-    elif stream:
-        upstream.answer = sse_answer(STREAMS[path](["x"], tokens=usage(0, 0)))
-    else:
-        whole = chat_completion if path == "chat/completions" else completion
-        upstream.answer = json_answer(whole("x", tokens=usage(0, 0)))
-    answer = ask(scene.url, path, key=f"fb-test-of-{owner}", stream=stream, max_tokens=100)
-    record = scene.gateway.wait_record(answer.headers["x-request-id"])
-    assert record.usage_source is UsageSource.REPORTED
-    assert (record.tokens.input, record.tokens.output) == (0, 0)
-    scene.wait_left(owner, places=2, tokens=before)

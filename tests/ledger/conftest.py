@@ -19,9 +19,10 @@ OF_FILES_ALONE = {
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if metafunc.module.__name__ in CONTRACT and metafunc.function.__name__ not in OF_FILES_ALONE:
+    if metafunc.module.__name__ in CONTRACT:
+        kinds = ["sqlite"] if metafunc.function.__name__ in OF_FILES_ALONE else ["sqlite", "postgresql"]
         metafunc.fixturenames.insert(0, "store")
-        metafunc.parametrize("store", ["sqlite", "postgresql"], indirect=True, scope="module")
+        metafunc.parametrize("store", kinds, indirect=True, scope="module")
 
 
 @pytest.fixture

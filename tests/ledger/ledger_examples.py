@@ -97,6 +97,7 @@ event_strategy = st.builds(
     tier=st.sampled_from(["", "provider"]),
     region=st.sampled_from(["", "eu"]),
     version=st.sampled_from(["", "v1"]),
+    asked_model=st.sampled_from(["", "big"]),
     experiment=st.sampled_from(["", "", "e1", "e2"]),
     variant=st.sampled_from(["", "a", "b"]),
     tags=st.dictionaries(st.sampled_from(TAGS), texts, max_size=2).map(lambda tags: tuple(tags.items())),

@@ -10,9 +10,9 @@ from ledger_examples import World, fold, load_quarantine, make_event
 
 from forebay.core.events import Tokens, encode_event
 from forebay.ledger.batch import AT_NS_MAX, NUMBER_MAX, Reason
-from forebay.ledger.repo import load_usage_cells
 from forebay.ledger.segment import HEADER, list_segments, read_frames
 from forebay.ledger.tables import quarantine
+from ledger_totals import load_usage_cells
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@
 
 from sqlalchemy.dialects import postgresql
 
-from forebay.ledger.repo import _compile_event_insert, _make_usage_upsert
+from forebay.ledger.repo import _compile_event_insert
 from forebay.ledger.tables import usage_hourly
+from forebay.ledger.totals import _make_upsert
 
 
 def test_events_are_inserted_by_name_where_the_driver_takes_names() -> None:
@@ -17,6 +18,7 @@ def test_events_are_inserted_by_name_where_the_driver_takes_names() -> None:
 
 def test_totals_are_added_up_by_the_database() -> None:
     dialect = postgresql.dialect()
-    statement = str(_make_usage_upsert(dialect, usage_hourly).compile(dialect=dialect))
-    assert "ON CONFLICT (hour, team, project, key_id, model, pool, tier, region) DO UPDATE SET " in statement
+    statement = str(_make_upsert(dialect, usage_hourly).compile(dialect=dialect))
+    place = "hour, team, project, key_id, model, pool, tier, region, version, experiment, variant, is_other"
+    assert f"ON CONFLICT ({place}) DO UPDATE SET " in statement
     assert "ledger_usage_hourly.tokens_input + excluded.tokens_input" in statement

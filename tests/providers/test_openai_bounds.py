@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from forebay.core.errors import CallerError, ContextTooLong, InvalidValue, OutputTooLong
 from forebay.core.routes import Endpoint
 from forebay.providers import openai
-from forebay.providers.openai_bounds import _count_media_bytes, check_context, find_output_cap
+from forebay.providers.openai_bounds import check_context, find_output_cap
+from forebay.providers.openai_estimate import find_media
 
 CHAT, COMPLETIONS, EMBEDDINGS = Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS
 LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
@@ -145,7 +146,7 @@ def test_pictures_and_sound_are_no_text() -> None:
 )
 def test_whatever_stands_around_media_no_more_is_left_out_than_there_is(parts: list[bytes]) -> None:
     body = b"".join(parts)
-    assert 0 <= _count_media_bytes(body) <= len(body)
+    assert 0 <= sum(find_media(body)) <= len(body)
 
 
 def test_of_many_inputs_the_mean_counts() -> None:

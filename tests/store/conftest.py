@@ -6,6 +6,7 @@ CONTRACT = {
     "test_alert_repo",
     "test_audit",
     "test_key_repo",
+    "test_migration_cache_writes",
     "test_migration_costs",
     "test_migration_labels",
     "test_signal_repo",

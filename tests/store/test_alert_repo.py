@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -18,6 +19,8 @@ from postgres_server import make_location, remove_location
 NOVEMBER_NS = 1_793_491_200 * 10**9  # 2026-11-01 in UTC
 AT_NS = NOVEMBER_NS + 10**15
 SECOND = 10**9
+AT_ONCE = 4  #: threads
+ROUNDS = 8
 
 
 @pytest.fixture
@@ -109,17 +112,21 @@ def test_money_is_told_as_a_decimal_of_usd(databases: tuple[Database, Database])
 
 def test_many_that_tell_the_same_at_once_tell_it_once(databases: tuple[Database, Database]) -> None:
     repos = [AlertRepo(database) for database in databases]
-    owners = [f"team {number}" for number in range(5)]
+    together = Barrier(AT_ONCE)
 
     def tell(number: int) -> int:
-        standings = [(stand(50 + number, owner=owner), AT_NS) for owner in owners]
-        return len(repos[number % 2].tell(standings, to_both)[0])
+        told = 0
+        for step in range(ROUNDS):
+            together.wait(60)
+            standings = [(stand(50 + number, owner=f"team {step}/{each}"), AT_NS) for each in range(3)]
+            told += len(repos[number % 2].tell(standings, to_both)[0])
+        return told
 
-    with ThreadPoolExecutor(8) as pool:
-        told = sum(pool.map(tell, range(24)))
-    assert told == len(owners)
-    found = repos[0].load_page(limit=100)
-    assert sorted(alert.owner for alert in found) == owners
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        told = sum(pool.map(tell, range(AT_ONCE)))
+    assert told == 3 * ROUNDS
+    found = repos[0].load_page(limit=1000)
+    assert len({alert.owner for alert in found}) == len(found) == told
     assert all(len(alert.deliveries) == 2 for alert in found)
 
 
@@ -206,11 +213,18 @@ def test_two_that_claim_at_once_share_what_is_due(databases: tuple[Database, Dat
     AlertRepo(databases[0]).tell(standings, to_both)
     repos = [DeliveryRepo(database) for database in databases]
 
-    def claim(number: int) -> list[int]:
-        return [c.alert.id for c in repos[number % 2].claim("https://a/x", 4, AT_NS, AT_NS + 1)]
+    together = Barrier(AT_ONCE)
 
-    with ThreadPoolExecutor(8) as pool:
-        claimed = [alert_id for ids in pool.map(claim, range(4 * count)) for alert_id in ids]
+    def claim(number: int) -> list[int]:
+        found: list[int] = []
+        for _ in range(count // 4):
+            together.wait(60)
+            claims = repos[number % 2].claim("https://a/x", 4, AT_NS, AT_NS + 1)
+            found += [each.alert.id for each in claims]
+        return found
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        claimed = [alert_id for ids in pool.map(claim, range(AT_ONCE)) for alert_id in ids]
     assert len(claimed) == len(set(claimed)) == count
 
 

@@ -23,6 +23,18 @@ from forebay.gateway.tenancy import (
     TokenNotFound,
 )
 
+#: Lets nothing more into the audit.
+FULL = {
+    "sqlite": (
+        "CREATE TRIGGER is_full BEFORE INSERT ON gateway_audit BEGIN SELECT RAISE(ABORT, 'no room'); END",
+    ),
+    "postgresql": (
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "RAISE EXCEPTION 'no room' USING ERRCODE = 'integrity_constraint_violation'; END $$",
+        "CREATE TRIGGER is_full BEFORE INSERT ON gateway_audit EXECUTE FUNCTION refuse()",
+    ),
+}
+
 
 @pytest.fixture
 def tenancy(tmp_path: Path) -> Iterator[Tenancy]:
@@ -105,11 +117,8 @@ def test_a_change_whose_event_can_not_be_written_is_not_made(tenancy: Tenancy) -
     token_id = tenancy.tokens.create("t", Role.VIEWER, ACTOR)[0].id
     before = (tenancy.keys.list(), tenancy.tokens.list(), tenancy.teams.list_projects())
     with tenancy.database.begin() as connection:
-        connection.execute(
-            text(
-                "CREATE TRIGGER full BEFORE INSERT ON gateway_audit BEGIN SELECT RAISE(ABORT, 'no room'); END"
-            )
-        )
+        for statement in FULL[tenancy.database.dialect]:
+            connection.execute(text(statement))
     for change in (
         lambda: tenancy.keys.create(NewKey(name="x"), ACTOR),
         lambda: tenancy.keys.rotate(key_id, ACTOR, overlap_s=1),
@@ -180,7 +189,8 @@ def test_a_token_opens_until_it_is_revoked_or_expires(tenancy: Tenancy, tmp_path
 
 def test_roles_include_those_below_them() -> None:
     assert [[one.includes(other) for other in Role] for one in Role] == [
-        [True, False, False],
-        [True, True, False],
-        [True, True, True],
+        [True, False, False, False],
+        [False, True, False, False],
+        [True, True, True, False],
+        [True, True, True, True],
     ]

@@ -16,7 +16,7 @@ from forebay.app.config_values import ResolvedPath, Section, Url, check_url
 
 DISCOVERY: Final = "/.well-known/openid-configuration"
 PACKAGES: Final = ("jwt", "cryptography")  #: of the extra `oidc`
-ROLES: Final = ("viewer", "operator", "owner")
+ROLES: Final = ("reporter", "viewer", "operator", "owner")
 
 
 def _check_issuer(value: str) -> str:
@@ -33,6 +33,7 @@ Words = Annotated[tuple[Word, ...], Field(max_length=1000)]
 class OidcRoles(Section):
     """Which values of the claim make whom; of several the highest role holds."""
 
+    reporter: Words = Field(default=(), description="Values whose holders may report signals, and no more.")
     viewer: Words = Field(default=(), description="Values whose holders may read.")
     operator: Words = Field(
         default=(), description="Values whose holders may also change teams, projects and keys."

@@ -30,6 +30,7 @@ from forebay.store.errors import StoreError
 WATCH_INTERVAL_S: Final = 0.25
 REFRESH_INTERVAL_S: Final = 1.0  #: between two comparisons of the snapshot with what it should be
 KEYS_INTERVAL_S: Final = 10.0  #: between two looks at all keys, though none was changed: some have expired
+PAUSE_S_MAX: Final = 10.0  #: between two readings while the database refuses
 
 logger = logging.getLogger("forebay.control")
 
@@ -261,9 +262,11 @@ class ControlPlane:
             logger.warning("what became of the edit can't be told: %s", error)
 
     async def _ingest_forever(self) -> None:
+        failures = 0
         while True:
             if await self.ingest_now():
-                await asyncio.sleep(self.config.ledger.ingest_interval_s)
+                failures = 0 if self.ingest_state.error is None else failures + 1
+                await asyncio.sleep(compute_pause_s(self.config.ledger.ingest_interval_s, failures))
 
     async def ingest_now(self) -> bool:
         """One reading of the segments; False when more is waiting.  What fails is shown and tried again."""
@@ -282,3 +285,8 @@ class ControlPlane:
         for problem in set(report.problems) - set(before.problems):
             logger.error("a record or segment is set aside: %s", problem)
         return report.is_complete
+
+
+def compute_pause_s(interval_s: float, failures: int) -> float:
+    """Seconds until the next reading: twice as long after each failure in a row, up to PAUSE_S_MAX."""
+    return max(interval_s, min(interval_s * 2.0 ** min(failures, 30), PAUSE_S_MAX))

@@ -127,6 +127,11 @@ def find_values(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
 def find_role(values: frozenset[str], config: OidcConfig) -> Role | None:
     """The highest that any of the values makes its holder."""
     roles = config.roles
-    made = ((Role.VIEWER, roles.viewer), (Role.OPERATOR, roles.operator), (Role.OWNER, roles.owner))
-    held = [role for role, names in made if not values.isdisjoint(names)]
+    made = {
+        Role.REPORTER: roles.reporter,
+        Role.VIEWER: roles.viewer,
+        Role.OPERATOR: roles.operator,
+        Role.OWNER: roles.owner,
+    }
+    held = [role for role in Role if not values.isdisjoint(made[role])]
     return held[-1] if held else None

@@ -82,6 +82,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     tags: tuple[tuple[str, str], ...] = ()  #: the request's `metadata`, where it is as OpenAI has it
     units: tuple[tuple[str, int], ...] = ()  #: what else the target counted, by the names of its usage rules
     version: str = ""  #: of the model, as `forebay.yaml` says of the last target tried
+    asked_model: str = ""  #: the public name that the caller named, where another model answered in its place
 
 
 Event = Finished  #: the union of all events, once there are more

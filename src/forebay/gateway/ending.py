@@ -195,6 +195,7 @@ class Ending:
             tags,
             exchange.units,
             version,
+            exchange.asked_model,
         )
         self._recorder.record(record)
         exchange.state.cells.count_finished(exchange.cells, record)
@@ -214,6 +215,15 @@ def hide_address(error: ForebayError, exchange: Exchange) -> ForebayError:
         return error
     message = f"the target {exchange.target.id} {told}; the gateway's log says why"
     return type(error)(message, retry_after_s=error.retry_after_s)
+
+
+def count_estimate(exchange: Exchange) -> None:
+    """Counts a request's estimate beside what its target says that it took."""
+    estimate, tokens = exchange.estimate, exchange.tokens
+    if estimate is not None and tokens is not None and exchange.usage_source is UsageSource.REPORTED:
+        exchange.state.cells.count_estimate(
+            exchange.endpoint, estimate, tokens, names_output=exchange.names_output
+        )
 
 
 def explain_cancel(exchange: Exchange, *, draining: bool) -> ForebayError:

@@ -26,12 +26,13 @@ class Waiter:
         begun_s: the loop's time when it began to wait; NEVER before.
         passed: limits for which it has had its turn: their lines do not hold it up again.
         result: why it gave up.
+        turns: limits for which it alone asks the authority, as `turns` keeps them.
         timer: wakes it at its deadline; None until it stands in a line.
     """
 
     __slots__ = (
         "allowed_s", "begun_s", "deadline", "entry", "future", "line", "number", "passed", "rank", "result",
-        "tenants", "timer",
+        "tenants", "timer", "turns",
     )  # fmt: skip
 
     def __init__(self, key: KeyEntry) -> None:
@@ -44,6 +45,7 @@ class Waiter:
         self.entry: Entry | None = None
         self.line: Line | None = None
         self.passed: tuple[Lease, ...] = ()
+        self.turns: tuple[Lease, ...] = ()
         self.future: asyncio.Future[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 

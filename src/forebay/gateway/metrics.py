@@ -30,6 +30,8 @@ from forebay.core.keys import PRIORITIES
 from forebay.gateway.metrics_layout import (
     DURATION_S,
     DURATION_SUM,
+    ESTIMATE_SOURCES,
+    ESTIMATE_TYPES,
     OVERHEAD_S,
     OVERHEAD_SUM,
     STATUS_CLASSES,
@@ -103,6 +105,17 @@ class Cells:
 
     def count_refusal(self, reason: str) -> None:
         self.cells[self._index[("forebay_refused", reason)]] += 1
+
+    def count_estimate(self, endpoint: str, estimate: Tokens, tokens: Tokens, *, names_output: bool) -> None:
+        """Counts what a request was estimated to take beside what its target reported."""
+        cells = self.cells
+        at = self._index["forebay_estimate_tokens", endpoint, ESTIMATE_TYPES[0], ESTIMATE_SOURCES[0]]
+        cells[at] += estimate.input or 0
+        cells[at + 1] += tokens.input_total
+        if estimate.output is not None:
+            at += 4 if names_output else 2
+            cells[at] += estimate.output
+            cells[at + 1] += tokens.output_total
 
     def count_wait(self, priority: str, result: str, waited_s: float | None) -> None:
         """Counts a request that might wait, and how long it stood in a line; None if in none."""

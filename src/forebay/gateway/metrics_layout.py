@@ -7,7 +7,7 @@ import msgspec
 
 from forebay.core.events import Tokens
 from forebay.core.keys import PRIORITIES
-from forebay.core.routes import RouteTable
+from forebay.core.routes import Endpoint, RouteTable
 
 DURATION_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 OVERHEAD_S = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5)
@@ -68,6 +68,12 @@ FAMILIES = (
     ),
     Family("forebay_tokens", "counter", "Tokens by disjoint class.", ("model", "endpoint", "type")),
     Family(
+        "forebay_estimate_tokens",
+        "counter",
+        "Tokens of requests under limits of tokens: as estimated before, and as their targets reported.",
+        ("endpoint", "type", "source"),
+    ),
+    Family(
         "forebay_overhead_seconds",
         "histogram",
         "The gateway's own time in a request: duration less the waiting for target and caller.",
@@ -98,6 +104,9 @@ FAMILIES = (
     Family("forebay_snapshots_refused", "counter", "Snapshots of no use; the one before stayed.", ()),
 )
 DURATION_SUM, OVERHEAD_SUM = len(DURATION_S) + 1, len(OVERHEAD_S) + 1  #: where the sum of a histogram is
+#: Of a prompt; of an answer whose request named no length; of one that did, which is no more than a bound.
+ESTIMATE_TYPES = ("input", "output", "output_named")
+ESTIMATE_SOURCES = ("estimated", "reported")
 REFUSALS = ("unauthenticated", "unknown_url", "method_not_allowed", "ledger_unwritable")
 
 
@@ -120,6 +129,12 @@ def compute_layout(table: RouteTable) -> Layout:
         "forebay_request_duration_seconds": list(pairs),
         "forebay_time_to_first_token_seconds": list(pairs),
         "forebay_tokens": [(*pair, token_class) for pair in pairs for token_class in TOKEN_CLASSES],
+        "forebay_estimate_tokens": [
+            (endpoint.value, kind, source)
+            for endpoint in Endpoint
+            for kind in ESTIMATE_TYPES
+            for source in ESTIMATE_SOURCES
+        ],
         "forebay_attempts": [(target, result) for target in targets for result in ("ok", "failed")],
         "forebay_waiting": [(priority,) for priority in PRIORITIES],
         "forebay_waits": [(priority, result) for priority in PRIORITIES for result in WAIT_RESULTS],

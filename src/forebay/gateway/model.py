@@ -254,7 +254,7 @@ class Exchange:
     """
 
     answer_bytes = 0
-    answered_by = ""  #: another model than the caller asked for
+    asked_model = ""  #: what the caller named, where another model answers in its place
     body = b""
     body_bytes = 0
     broken: ForebayError | None = None  #: why a stream that had begun did not end well
@@ -336,11 +336,11 @@ class Exchange:
         cells = None if route is None else route.cells.get(self.endpoint)
         if route is None or cells is None or not route.targets:
             return False
-        self.model, self.route, self.cells = model, route, cells
+        asked, self.model, self.route, self.cells = self.model, model, route, cells
         self.tries = Attempts(self.state.snapshot.table.attempts_max, len(route.targets))
         self.target_state = route.targets[0]
         self.cost_estimate = self.estimate = None  # another price, and answers of another length
-        self.answered_by = model
+        self.asked_model = self.asked_model or asked
         return True
 
     def begin_attempt(self, now: float) -> None:

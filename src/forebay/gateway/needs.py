@@ -10,7 +10,7 @@ from forebay.gateway.lease import Lease
 from forebay.gateway.model import Dialect, Exchange
 from forebay.gateway.plan import count_need, count_tokens
 
-BYTES_PER_TOKEN = 4  #: of a request's body, as for estimates in the ledger
+BYTES_PER_TOKEN = 4  #: of plain text, as for estimates in the ledger
 OUTPUT_GUESS = 256  #: tokens of an answer whose request names no limit, before any was seen
 GUESS_STEP = 0.05  #: how far one answer moves the running mean
 GUESSES_MAX = 100_000  #: pairs of key and model whose answers are remembered
@@ -36,7 +36,8 @@ class Needs:
                 exchange.names_output = output is not None
                 if output is None and exchange.key is not None:
                     output = int(self._guesses.get((exchange.key.id, exchange.model), OUTPUT_GUESS))
-            tokens = Tokens(input=max(1, exchange.body_bytes // BYTES_PER_TOKEN), output=output)
+            weight = exchange.body_bytes + self._dialect.weigh_text(exchange.body)
+            tokens = Tokens(input=max(1, weight // BYTES_PER_TOKEN), output=output)
             exchange.estimate = tokens
         return tokens
 

@@ -26,7 +26,8 @@ from forebay.gateway.policy.lending import Want
 from forebay.gateway.policy.meter import Now
 from forebay.gateway.quota_client import HELD_MAX, QuotaClient
 from forebay.gateway.quota_wire import Held, Lent, Refused
-from forebay.gateway.waiting import Waits
+from forebay.gateway.turns import Turns
+from forebay.gateway.waiting import Reserved, Waits
 
 IDLE_S = 1.0  #: a lease that nobody used for so long goes back
 AHEAD_SWEEPS = 4  #: a loan lasts for so many sweeps at the present rate
@@ -35,8 +36,6 @@ ACQUIRE_MAX_S = 5.0  #: for a reservation, whatever happens meanwhile
 FIRST_WORD_S = 1.0  #: for the first line to the authority to stand, after a start
 NO_TOKENS = Tokens()
 _UNCHECKED = "the limits can't be checked at the moment, so no requests are accepted"
-
-Reservation = list[tuple[Lease, int, int]]  #: lease, units, epoch
 
 
 class Quota:
@@ -66,6 +65,7 @@ class Quota:
         self._client = QuotaClient(loop, path, worker, self)
         self._needs = Needs(dialect)
         self._count_need = self._needs.count
+        self._turns = Turns(loop)
         self.waits = Waits(loop, self._count_need)
         self._lines = self.waits.lines  # empty unless a request waits
 
@@ -136,7 +136,7 @@ class Quota:
         lines = self._lines
         if lines and self.waits.find_blocking(exchange, plan, waiter) is not None:
             return False
-        taken: Reservation = []
+        taken: list[Reserved] = []
         now_s = self._loop.time()
         tokens = self._needs.estimate(exchange) if plan.counts_tokens else NO_TOKENS
         for lease in plan.leases:
@@ -167,12 +167,11 @@ class Quota:
         """
         assert exchange.key is not None
         waiter = Waiter(exchange.key)
-        is_served = False
         try:
             await self._acquire(exchange, plan, waiter)
-            is_served = True
         finally:
-            self.waits.end(exchange, waiter, is_served=is_served)
+            self._turns.end(waiter)
+            self.waits.end(exchange, waiter, is_served=exchange.reservation is not None)
 
     async def _acquire(self, exchange: Exchange, plan: Plan, waiter: Waiter) -> None:
         handled: set[Lease] = set()
@@ -180,8 +179,8 @@ class Quota:
             plan = await self._borrow(exchange, plan, waiter)
             exceeded = [lease for lease in plan.list_exceeded() if lease not in handled]
             if not exceeded:
-                if exchange.answered_by:
-                    exchange.limit_headers += f"x-forebay-answered-by: {exchange.answered_by}\r\n"
+                if exchange.asked_model:
+                    exchange.limit_headers += f"x-forebay-answered-by: {exchange.model}\r\n"
                 return
             self._release(exchange)
             for lease in exceeded:
@@ -193,8 +192,7 @@ class Quota:
         """Reserves; returns the plan by which it did."""
         give_up_at = self._loop.time() + ACQUIRE_MAX_S
         while not self.reserve(exchange, plan, waiter):
-            now_s = self._loop.time()
-            if now_s > give_up_at:
+            if self._loop.time() > give_up_at:
                 raise QuotaUnavailable(_UNCHECKED, retry_after_s=1)
             plan = self._make_plan(exchange)  # limits may have gone while it waited
             short = {}
@@ -205,10 +203,11 @@ class Quota:
             wait = self._find_wait(exchange, plan, short, waiter)
             if wait is None and short and not self._client.is_connected:
                 wait = await self._go_alone(short)
-            elif wait is None and short:
+            elif wait is None and short and await self._turns.begin(waiter, short):
                 running = next((lease.asking for lease in short if lease.asking is not None), None)
                 await asyncio.shield(running or self._start_asking(short))
             if wait is not None:
+                self._turns.end(waiter)
                 await self.waits.wait(exchange, plan, waiter, *wait)
                 give_up_at = self._loop.time() + ACQUIRE_MAX_S
         return plan

@@ -23,7 +23,7 @@ from forebay.core.errors import (
 )
 from forebay.core.routes import Endpoint
 from forebay.gateway.call import Call, CallerGone
-from forebay.gateway.ending import DRAINING, Ending, explain_cancel
+from forebay.gateway.ending import DRAINING, Ending, count_estimate, explain_cancel
 from forebay.gateway.intake import Intake
 from forebay.gateway.memory import Memory
 from forebay.gateway.model import Dialect, Exchange, KeyState, State, TargetState
@@ -170,6 +170,7 @@ class Service:
         self.memory.held -= exchange.body_bytes + exchange.translated_bytes
         if exchange.reservation is not None:
             self.quota.settle(exchange)
+            count_estimate(exchange)
         connection = exchange.connection
         if connection is not None:
             exchange.connection = None

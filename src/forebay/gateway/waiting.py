@@ -26,7 +26,7 @@ SERVED, EXPIRED, TOO_LONG, FULL, ENDED = "served", "expired", "too_long", "full"
 _SECONDS = re.compile(rb"\d{1,9}(\.\d{1,9})?")
 
 CountNeed = Callable[[Exchange, Lease], int]
-Reserved = tuple[Lease, int, int]  #: as in `quota`
+Reserved = tuple[Lease, int, int]  #: lease, units, epoch
 
 
 class Waits:

@@ -30,7 +30,7 @@ _RANGES = (
 )
 _TEXTS = (
     *("request_id", "key", "project", "team", "endpoint", "model", "target", "pool", "tier"),
-    *("route_hash", "error", "experiment", "variant", "region", "version"),
+    *("route_hash", "error", "experiment", "variant", "region", "version", "asked_model"),
 )
 # Each record passes here, so a group of fields is fetched by one call in C.
 _GROUPS = tuple((low, high, names, attrgetter(*names)) for low, high, names in _RANGES)

@@ -93,6 +93,7 @@ events = Table(
     Column("tags", Text),  # a JSON object of strings; NULL: none
     Column("units", Text),  # a JSON object of integers; NULL: none
     Column("version", Text, nullable=False, server_default=""),
+    Column("asked_model", Text, nullable=False, server_default=""),  # where another one answered
     UniqueConstraint("segment_id", "position"),
     Index(None, "at_ns"),
     sqlite_autoincrement=True,

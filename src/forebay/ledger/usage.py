@@ -4,6 +4,7 @@
 in segments alone are not in them; whoever wants those calls `Ingester.ingest_once` first.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -102,21 +103,35 @@ def load_usage(database: Database, query: UsageQuery) -> list[UsageRow]:
         table = _choose_table(query)
         if table is not events and not _is_exact(connection, table, query):
             table = events
-        kind, hint = _KINDS[table]
-        check_kept(load_marks(connection), kind, query.since_ns, hint)
-        columns = [_group_column(table, by, query, database.dialect) for by in groups]
-        totals = sum_events(figures) if table is events else sum_totals(table, figures)
-        # By name: PostgreSQL does not see that two expressions with parameters are the same.
-        names = [column.name for column in columns]
-        statement = select(*columns, *totals).where(*_list_conditions(table, query, database.dialect))
-        statement = statement.group_by(*names).limit(query.rows_max + 1)
-        rows = [row for row in connection.execute(statement).mappings() if row["requests"]]
+        rows = _load_rows(connection, table, query, groups, figures)
+        if table is tags_daily and not _has_all(connection, query, rows):
+            rows = _load_rows(connection, events, query, groups, figures)
+    names = _list_names(groups)
     if len(rows) > query.rows_max:
         raise UsageQueryInvalid(
             f"more than {query.rows_max} rows: narrow the time, name a key or model, or group by less"
         )
     rows.sort(key=lambda row: [row[name] for name in names])  # databases differ in how they order texts
     return [_make_row(row, names, figures) for row in rows]
+
+
+def _load_rows(
+    connection: Connection,
+    table: Table,
+    query: UsageQuery,
+    groups: Sequence[UsageBy],
+    figures: Sequence[str],
+) -> list[RowMapping]:
+    """Raises NoLongerKept."""
+    kind, hint = _KINDS[table]
+    check_kept(load_marks(connection), kind, query.since_ns, hint)
+    dialect = connection.dialect.name
+    columns = [_group_column(table, by, query, dialect) for by in groups]
+    totals = sum_events(figures) if table is events else sum_totals(table, figures)
+    statement = select(*columns, *totals).where(*_list_conditions(table, query, dialect))
+    # By name: PostgreSQL does not see that two expressions with parameters are the same.
+    statement = statement.group_by(*_list_names(groups)).limit(query.rows_max + 1)
+    return [row for row in connection.execute(statement).mappings() if row["requests"]]
 
 
 def read_usage(location: Path | str, query: UsageQuery) -> list[UsageRow]:
@@ -174,16 +189,23 @@ def _is_exact(connection: Connection, table: Table, query: UsageQuery) -> bool:
         nameless = select(table.c.is_other).where(table.c.is_other == 1)
         if connection.execute(nameless.where(*_list_conditions(table, whole, "")).limit(1)).first():
             return False
-    if table is not tags_daily:
-        return True
-    # A tag may have been rolled up for a part of the time only.
-    counted = [
-        connection.execute(
-            select(func.sum(each.c.requests)).where(*conditions, *_list_conditions(each, whole, ""))
-        ).scalar()
-        for each, conditions in ((tags_daily, [tags_daily.c.is_rest == 0]), (usage_daily, []))
-    ]
-    return counted[0] == counted[1]
+    if table is not tags_daily or whole == query:
+        return True  # of a tag's rows that are all asked for, `_has_all` is asked afterwards
+    return _sum_requests(connection, tags_daily, whole) == _sum_requests(connection, usage_daily, whole)
+
+
+def _has_all(connection: Connection, query: UsageQuery, rows: Sequence[RowMapping]) -> bool:
+    """Whether a tag's rows hold all requests: it may have been rolled up for a part of the time only."""
+    if (query.experiment, query.variant, query.tag_value) != (None, None, None):
+        return True  # `_is_exact` knows
+    if len(rows) > query.rows_max:
+        return True  # they are refused anyway
+    return sum(int(row["requests"]) for row in rows) == _sum_requests(connection, usage_daily, query)
+
+
+def _sum_requests(connection: Connection, table: Table, query: UsageQuery) -> int:
+    counted = select(func.sum(table.c.requests)).where(*_list_conditions(table, query, ""))
+    return int(connection.execute(counted).scalar() or 0)
 
 
 #: What each table holds, and how else the answer is there where that is gone.
@@ -197,6 +219,12 @@ _KINDS = {
     usage_daily: (Kept.DAILY, "nothing is left of that time"),
     tags_daily: (Kept.DAILY, "nothing is left of that time"),
 }
+
+
+def _list_names(groups: Sequence[UsageBy]) -> list[str]:
+    """Of the columns of a query for them."""
+    named = {UsageBy.HOUR: "start_s", UsageBy.DAY: "start_s", UsageBy.TAG: TAG_LABEL}
+    return [named.get(by, by.value) for by in groups]
 
 
 def _hour(table: Table) -> ColumnElement[int]:
@@ -246,9 +274,9 @@ def _list_conditions(table: Table, query: UsageQuery, dialect: str) -> list[Colu
     for name in ("model", "version", "experiment", "variant"):
         if (value := getattr(query, name)) is not None:
             conditions.append(table.c[name] == value)
-    if table is tags_daily:
-        conditions.append(tags_daily.c.tag == query.tag)
-    if query.tag is not None and query.tag_value is not None:
+    if table is tags_daily:  # but for the values that had no room
+        conditions += [tags_daily.c.tag == query.tag, tags_daily.c.is_rest == 0]
+    if query.tag is not None and query.tag_value is not None and table in (events, tags_daily):
         conditions.append(_tag_value(table, query.tag, dialect) == query.tag_value)
     return conditions
 

@@ -86,6 +86,9 @@ class MessagesDialect:
     def estimate_tokens(self, body: bytes, events_seen: int) -> Tokens:
         return openai.estimate_tokens(body, events_seen)
 
+    def weigh_text(self, body: bytes) -> int:
+        return openai.weigh_text(body)
+
     def new_meter(self, *, hide_usage: bool, event_max_bytes: int) -> MessagesMeter:
         return MessagesMeter(event_max_bytes=event_max_bytes)
 

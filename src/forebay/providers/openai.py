@@ -14,6 +14,7 @@ from forebay.core.usage_rules import UsageRule
 from forebay.providers.json_edit import FIELDS_MAX, NOTHING, UNREADABLE, split_fields
 from forebay.providers.openai_bounds import check_context as check_context
 from forebay.providers.openai_bounds import find_output_cap as find_output_cap
+from forebay.providers.openai_estimate import weigh_text as weigh_text
 from forebay.providers.openai_output import read_output_max as read_output_max
 from forebay.providers.openai_ruled import RuledMeter
 from forebay.providers.openai_ruled import read_ruled_answer as read_ruled_answer

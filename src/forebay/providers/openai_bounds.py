@@ -11,10 +11,10 @@ import msgspec
 from forebay.core.errors import ContextTooLong, InvalidJSON, InvalidValue, OutputTooLong
 from forebay.core.routes import Endpoint
 from forebay.providers.json_edit import NOTHING, UNREADABLE
+from forebay.providers.openai_estimate import BYTES_PER_TOKEN, find_media
 
 #: More bytes than this stand for one token in hardly any text of any tokenizer.
 BYTES_PER_TOKEN_MAX: Final = 16
-_BYTES_PER_TOKEN: Final = 4
 _PROMPT_FIELDS: Final = {
     Endpoint.CHAT: "messages",
     Endpoint.COMPLETIONS: "prompt",
@@ -77,12 +77,12 @@ def check_context(body: bytes, endpoint: Endpoint, tokens_max: int) -> None:
     bytes_max = tokens_max * BYTES_PER_TOKEN_MAX
     if len(body) <= bytes_max:
         return
-    size = len(body) - _count_media_bytes(body)
+    size = len(body) - sum(find_media(body))
     if size > bytes_max:
         size //= _count_prompts(_read(body), endpoint)
     if size > bytes_max:
         raise ContextTooLong(
-            f"the prompt has about {size // _BYTES_PER_TOKEN} tokens; this key allows {tokens_max} "
+            f"the prompt has about {size // BYTES_PER_TOKEN} tokens; this key allows {tokens_max} "
             "(`context_max_tokens`)",
             param=_PROMPT_FIELDS[endpoint],
         )
@@ -129,22 +129,3 @@ def _count_prompts(wanted: _Wanted, endpoint: Endpoint) -> int:
     except UNREADABLE:
         return 1  # one text
     return len(parts) if parts and bytes(parts[0])[:1] in (b'"', b"[") else 1
-
-
-def _count_media_bytes(body: bytes) -> int:
-    """Of images and sound in base64, which are no text.  It holds no quote, so it ends at the next one."""
-    found = at = 0
-    while (at := body.find(b";base64,", at)) >= 0:
-        start, at = at, body.find(b'"', at)
-        if at < 0:
-            return found
-        found += at - start
-    at = 0
-    while (at := body.find(b'"input_audio"', at)) >= 0:
-        at = body.find(b'"data"', at)
-        start = body.find(b'"', at + len(b'"data"')) + 1
-        end = body.find(b'"', start)
-        if at < 0 or not start or end < 0:
-            return found
-        found, at = found + end - start, end
-    return found

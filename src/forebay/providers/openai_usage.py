@@ -11,8 +11,8 @@ import msgspec
 
 from forebay.core.events import Tokens
 from forebay.providers.json_edit import UNREADABLE
+from forebay.providers.openai_estimate import estimate_input
 
-BYTES_PER_TOKEN = 4  #: the usual rule of thumb, for estimates where nobody counted
 #: Nobody counts below zero, nor so many tokens in one request; whoever says so is not believed.
 COUNT_MAX: Final = 10**12
 Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
@@ -171,11 +171,11 @@ def part(
     )
 
 
-def estimate_tokens(request_bytes: int, events_seen: int) -> Tokens:
+def estimate_tokens(body: bytes, events_seen: int) -> Tokens:
     """What was spent, as far as we can tell, when the target never came to say it.
 
     Args:
-        request_bytes: size of the request's body.
+        body: of the request.
         events_seen: content events that came; engines send about one token in each.
     """
-    return Tokens(input=max(1, request_bytes // BYTES_PER_TOKEN), output=events_seen)
+    return Tokens(input=estimate_input(body), output=events_seen)

@@ -245,7 +245,9 @@ def _set_up_file(engine: Engine) -> None:
     raw = engine.raw_connection()
     try:
         cursor = raw.cursor()
-        cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")  # does nothing where there are tables already
+        if cursor.execute("PRAGMA page_count").fetchone()[0] == 0:
+            # Later it would change nothing, and wait for whoever writes.
+            cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
         for attempts_left in (2, 1, 0):
             try:
                 cursor.execute("PRAGMA journal_mode = WAL")
