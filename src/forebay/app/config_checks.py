@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from forebay.app.config_defaults import EMBEDDED_ENGINES, ENDPOINTS_BY_KIND
+from forebay.app.config_dialect_checks import check_dialect
 from forebay.app.config_explain import suggest_hint
 from forebay.app.config_limits_checks import Found, check_limits
 from forebay.app.config_model import ControlConfig, GatewayConfig
@@ -25,7 +26,7 @@ from forebay.engines.model import EngineRefused
 from forebay.engines.weights import EMBEDDED_PREFIX, read_gguf_header
 
 _OWN_PROCESS: Final = re.compile(r"control|worker-\d+")
-_ENGINE_FORBIDS: Final = ("api_key", "tls_ca")
+_ENGINE_FORBIDS: Final = ("api_key", "dialect", "tls_ca")
 _PRICE_KEYS: Final = ("usd_per_mtok", "usd_per_request", "usd_per_second", "usd_per_unit")
 _PRICE_PLACE: Final = ("model", "target", "pool", "tier", "from")
 
@@ -171,10 +172,10 @@ def _check_models(data: Mapping[str, Any], origin: ConfigOrigin, env: Mapping[st
                         ("models", name, "endpoints", index), "stands twice in the list", "remove one"
                     )
     for path, name, target in _targets(data):
+        endpoints = _mapping(_mapping(models).get(name)).get("endpoints")
         yield from _check_place(path, target)
-        yield from _check_target_engine(
-            path, target, engines, _mapping(_mapping(models).get(name)).get("endpoints")
-        )
+        yield from _check_target_engine(path, target, engines, endpoints)
+        yield from check_dialect(path, target, endpoints)
         yield from _check_target_url(path, target)
         yield from check_usage(path, target)
         yield from _check_secret(path, target, origin, env)
@@ -228,10 +229,6 @@ def _check_target_url(path: KeyPath, target: Mapping[str, Any]) -> Iterator[Foun
     if parts.scheme == "http" and "tls_ca" in target:
         yield _warning(
             (*path, "tls_ca"), "has no meaning for an http:// address", "use https://, or remove it"
-        )
-    if host and not parts.path.rstrip("/").endswith("/v1"):
-        yield _warning(
-            (*path, "url"), "does not end in /v1", "paths like /chat/completions are added to it as it is"
         )
 
 

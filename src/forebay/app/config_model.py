@@ -24,6 +24,7 @@ from forebay.app.config_values import (
     ConfigOrigin,
     Count,
     DatabasePlace,
+    Dialect,
     EngineName,
     Host,
     Label,
@@ -179,7 +180,13 @@ class TargetConfig(Section):
         default=None, description="Name of an engine on this machine; exclusive with `url`."
     )
     url: Url | None = Field(
-        default=None, description="Base address of an OpenAI-compatible server up to and including `/v1`."
+        default=None,
+        description="Base address of a server; of an OpenAI-compatible one up to and including `/v1`.",
+    )
+    dialect: Dialect = Field(
+        default="openai",
+        description="What the server at `url` speaks. Requests and answers are translated where their "
+        "callers speak something else.",
     )
     model: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
         default=None,
@@ -240,7 +247,8 @@ class ModelConfig(Section):
     """A public name that callers use."""
 
     endpoints: Annotated[tuple[Endpoint, ...], Field(min_length=1)] = Field(
-        description="What callers may ask of it: `chat/completions`, `completions`, `embeddings`."
+        description="What callers may ask of it: `chat/completions`, `completions`, `embeddings`, "
+        "`messages`. A model that answers `chat/completions` answers `messages` too."
     )
     targets: Annotated[tuple[TargetConfig, ...], Field(min_length=1, max_length=256)] = Field(
         description="Where it is answered, in the order in which the targets are tried."

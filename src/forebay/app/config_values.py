@@ -22,6 +22,7 @@ from pydantic import (
 
 from forebay.app.config_defaults import EMBEDDED_MODELS
 from forebay.engines.weights import EMBEDDED_PREFIX
+from forebay.providers.translators import list_dialects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,12 @@ def check_url(value: str) -> str:
     return value.rstrip("/")
 
 
+def _check_dialect(value: str) -> str:
+    if value not in list_dialects():
+        raise ValueError(f"no such dialect; the dialects are {', '.join(list_dialects())}")
+    return value
+
+
 def _check_host(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9.:_%-]+", value) or re.fullmatch(r"[^:]*:\d+", value):
         raise ValueError("only a host name or an IP address, without scheme and port")
@@ -122,6 +129,7 @@ SecondsOrZero = Annotated[StrictFloat, Field(ge=0, le=31_536_000, allow_inf_nan=
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$")]
 EngineName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Dialect = Annotated[str, AfterValidator(_check_dialect), WithJsonSchema({"enum": list_dialects()})]
 Tier = Literal["provisioned", "autoscaled", "quantized", "provider"]
 
 

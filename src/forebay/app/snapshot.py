@@ -12,6 +12,7 @@ import msgspec
 
 from forebay.app.atomic_file import write_atomically
 from forebay.app.config import Config
+from forebay.app.config_dialect_checks import complete_endpoints
 from forebay.app.config_limits import CompiledLimits
 from forebay.app.config_model import ModelConfig, TargetConfig
 from forebay.core.keys import KeyEntry
@@ -52,7 +53,8 @@ def compile_snapshot(
     routes = []
     for model in sorted(config.models):
         targets = tuple(_compile_targets(model, config.models[model], engine_urls))
-        endpoints = tuple(dict.fromkeys(config.models[model].endpoints))
+        listed = config.models[model]
+        endpoints = complete_endpoints(listed.endpoints, (target.dialect for target in listed.targets))
         routes.append(Route(model=model, endpoints=endpoints, targets=targets, created_s=created_s))
     compiled = CompiledLimits(config.limits.rules, keys, config.limits.signals)
     keys = [msgspec.structs.replace(key, limits=compiled.by_key[key.id]) for key in keys]
@@ -106,6 +108,7 @@ def _compile_target(target_id: str, name: str, target: TargetConfig, url: str) -
         tier=target.chosen_tier,
         region=target.region or "",
         version=target.version or "",
+        dialect=target.dialect,
         url=url.rstrip("/"),
         model=target.chosen_model(name),
         api_key=target.api_key,

@@ -41,8 +41,16 @@ def find_media(body: bytes) -> list[int]:
         if at < 0:
             return found
         found.append(at - start)
+    for mark in (b'"input_audio"', b'"base64"'):  # the second is Anthropic's
+        found += _find_data(body, mark)
+    return found
+
+
+def _find_data(body: bytes, mark: bytes) -> list[int]:
+    """Sizes of the texts called `data` that follow a mark, one each."""
+    found: list[int] = []
     at = 0
-    while (at := body.find(b'"input_audio"', at)) >= 0:
+    while (at := body.find(mark, at)) >= 0:
         at = body.find(b'"data"', at)
         start = body.find(b'"', at + len(b'"data"')) + 1
         end = body.find(b'"', start)

@@ -56,6 +56,7 @@ def make_route(
     api_key: str | None = None,
     connections_max: int = 1024,
     usage: Sequence[UsageRule] = (),
+    dialect: str = "openai",
 ) -> Route:
     """A route to one target for each base URL, tried in that order.
 
@@ -64,11 +65,13 @@ def make_route(
         target_model: the model's name there; the public one if None.
         api_key: a reference, `env:NAME` or `file:PATH`.
         usage: rules by which each target's answers are counted.
+        dialect: what the targets speak.
     """
     targets = tuple(
         Target(
             id=f"{model}-{number}",
             pool=f"pool-{number}",
+            dialect=dialect,
             url=url,
             model=target_model or model,
             api_key=api_key,

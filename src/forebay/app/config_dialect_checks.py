@@ -1,0 +1,85 @@
+"""What follows from the dialect of a target: what it can be asked, and what its address looks like.
+
+Works on the raw values, as `config_checks` does, which calls it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from forebay.app.config_problems import Severity
+from forebay.app.config_source import KeyPath
+from forebay.core.routes import Endpoint
+from forebay.providers.translators import can_answer, find_target_translator, list_dialects
+
+Found = tuple[KeyPath, str, str, Severity, bool]
+DEFAULT: Final = "openai"
+_ENDS_IN_V1: Final = frozenset({"openai", "anthropic"})
+#: What a model answers too that answers chat, where its targets can be told.
+_BESIDE_CHAT: Final = (Endpoint.MESSAGES,)
+
+
+def complete_endpoints(listed: Iterable[Endpoint], dialects: Iterable[str]) -> tuple[Endpoint, ...]:
+    """The endpoints of a model: those of the file, and those that follow from them.
+
+    Args:
+        dialects: of its targets.
+    """
+    endpoints = list(dict.fromkeys(listed))
+    known = set(dialects)
+    if Endpoint.CHAT in endpoints:
+        endpoints += [
+            each
+            for each in _BESIDE_CHAT
+            if each not in endpoints and any(can_answer(dialect, each) for dialect in known)
+        ]
+    if Endpoint.MESSAGES in endpoints and Endpoint.COUNT_TOKENS not in endpoints:
+        endpoints.append(Endpoint.COUNT_TOKENS)
+    return tuple(endpoints)
+
+
+def check_dialect(path: KeyPath, target: Mapping[str, Any], endpoints: object) -> Iterator[Found]:
+    """What a target can't be asked, and what has no meaning at it.
+
+    Args:
+        endpoints: of its model, as the file has them.
+    """
+    dialect = target.get("dialect", DEFAULT)
+    if not isinstance(dialect, str) or dialect not in list_dialects() or "url" not in target:
+        return
+    known = {each.value for each in Endpoint}
+    for endpoint in endpoints if isinstance(endpoints, list) else ():
+        if isinstance(endpoint, str) and endpoint in known and not can_answer(dialect, Endpoint(endpoint)):
+            yield (
+                (*path, "dialect" if "dialect" in target else "url"),
+                f"targets that speak `{dialect}` can't answer `{endpoint}`",
+                "take it out of the model's `endpoints`, or make another model of these targets",
+                Severity.ERROR,
+                False,
+            )
+    if "usage" in target and (find_target_translator(dialect) or dialect == "anthropic"):
+        yield (
+            (*path, "usage"),
+            f"usage rules have no meaning for a target that speaks `{dialect}`",
+            "remove them: the dialect says all that is counted",
+            Severity.ERROR,
+            False,
+        )
+    yield from _check_url(path, target, dialect)
+
+
+def _check_url(path: KeyPath, target: Mapping[str, Any], dialect: str) -> Iterator[Found]:
+    url = target.get("url")
+    try:
+        parts = urlsplit(url if isinstance(url, str) else "")
+    except ValueError:
+        return
+    if parts.hostname and dialect in _ENDS_IN_V1 and not parts.path.rstrip("/").endswith("/v1"):
+        tail = "/chat/completions" if dialect == DEFAULT else "/messages"
+        yield (
+            (*path, "url"),
+            "does not end in /v1",
+            f"paths like {tail} are added to it as it is",
+            Severity.WARNING,
+            False,
+        )
