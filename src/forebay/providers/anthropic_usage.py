@@ -1,7 +1,7 @@
 """Usage in Anthropic's dialect, whose classes are disjoint already.  Pure.
 
 `input_tokens` are those that no cache knew; `cache_read_input_tokens` and `cache_creation_input_tokens` stand
-beside them.  What was thought is within `output_tokens`, and is told apart nowhere.
+beside them.  What was thought is within `output_tokens`, and newer versions of the API tell it apart.
 """
 
 from typing import Annotated
@@ -15,6 +15,12 @@ COUNT_MAX = 10**12  #: whoever says more is not believed
 Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 
 
+class OutputDetails(msgspec.Struct, frozen=True):
+    """All of it is within `output_tokens`."""
+
+    thinking_tokens: Count | None = None
+
+
 class AnthropicUsage(msgspec.Struct, frozen=True):
     """A usage object, as far as it is counted."""
 
@@ -22,6 +28,7 @@ class AnthropicUsage(msgspec.Struct, frozen=True):
     cache_creation_input_tokens: Count | None = None
     cache_read_input_tokens: Count | None = None
     output_tokens: Count | None = None
+    output_tokens_details: OutputDetails | None = None
 
     def update(self, later: "AnthropicUsage") -> "AnthropicUsage":
         """What a stream says later is the whole until then, and goes before what it said first."""
@@ -39,11 +46,16 @@ class AnthropicUsage(msgspec.Struct, frozen=True):
         """None where it holds no count of a whole."""
         if self.input_tokens is None and self.output_tokens is None:
             return None
+        output, details = self.output_tokens, self.output_tokens_details
+        thought = None if details is None else details.thinking_tokens
+        if output is not None and thought:
+            output = max(0, output - thought)
         return Tokens(
             input=self.input_tokens,
             input_cached=self.cache_read_input_tokens,
             input_cache_write=self.cache_creation_input_tokens,
-            output=self.output_tokens,
+            output=output,
+            output_reasoning=thought,
         )
 
 
