@@ -6,6 +6,7 @@ alive until the last request that started with it ends.  Secrets are references 
 
 import hashlib
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -37,6 +38,15 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     total_s: float = 900.0
 
 
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
+    """Like replicas in one place, as `forebay.yaml` describes them; what a target says itself goes first."""
+
+    name: str
+    hardware: str = ""
+    engine: str = ""
+    precision: str = ""
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """One place that answers a model: an address, a model name there, and how long to wait for it."""
 
@@ -53,10 +63,46 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     timeouts: Timeouts = Timeouts()
     version: str = ""  #: of the model there, as `forebay.yaml` says; empty when it says nothing
     usage: tuple[UsageRule, ...] = ()  #: by which its answers are counted, beside what the dialect reads
+    requests_max: int | None = None  #: that it serves well at once; None if nobody said
+    tokens_max: int | None = None  #: of prompts and answers, in flight at once; likewise
+    context_window: int | None = None  #: tokens of one request, prompt and answer together; likewise
+    capabilities: tuple[str, ...] | None = None  #: of `CAPABILITIES`; None if nobody said, so all may be tried
+    distance_s: float = 0.0  #: of the network from here, both ways
+    price_usd_per_mtok: float | None = None  #: for choosing alone; the bill has its own
+    weight: float | None = None  #: its share among those of its tier, instead of what load would say
+
+
+#: What a request may need beyond text, and a place may lack.
+CAPABILITIES: Final = ("tools", "images", "audio", "documents", "json_schema")
+
+
+class Order(StrEnum):
+    """By what a request's targets are chosen."""
+
+    LISTED = "listed"  #: always in the order of the file
+    LOAD = "load"  #: `gateway.policy.route` says how
+
+
+class Affinity(StrEnum):
+    """Which requests go to the same replica of a pool, while it is not much fuller than the others."""
+
+    PREFIX = "prefix"  #: that begin alike, for the engine's prefix cache
+    SESSION = "session"  #: of one session: the header `x-forebay-session`, else the field `user`
+    NONE = "none"
+
+
+class Choosing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a route's targets are chosen."""
+
+    order: Order = Order.LISTED
+    affinity: Affinity = Affinity.PREFIX
+    prefix_bytes: int = 256  #: of a prompt that count as its beginning
+    spill_at: float = 0.8  #: of a tier's capacity, from where on requests spill to the next one
+    price_s_per_usd: float = 0.0  #: seconds of waiting that a USD per million tokens is worth
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """A public name, what it can do, and its targets in the order in which they are tried.
+    """A public name, what it can do, and its targets.
 
     Without a target it is a model whose engines do not run yet.
     """
@@ -66,10 +112,13 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[Target, ...]
     created_s: int = 0  #: Unix time, for `GET /v1/models`
     owned_by: str = "forebay"
+    choosing: Choosing = Choosing()
+    fallbacks: tuple[str, ...] = ()  #: public names that answer where no target of this one does
 
 
 class RouteTable(msgspec.Struct, frozen=True, kw_only=True):
     routes: tuple[Route, ...]
+    pools: tuple[Pool, ...] = ()
     attempts_max: int = 3
 
     def compute_hash(self) -> str:
@@ -89,6 +138,7 @@ class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
     segment_max_bytes: int = 64 * 1024 * 1024  #: a ledger segment; a change needs a restart
     drain_grace_s: float = 0.0  #: from "not ready" to "accepts no more"
     drain_deadline_s: float = 30.0  #: for streams to finish
+    explains_routes: bool = False  #: to any key that asks with the header `x-forebay-debug: route`
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,135 @@
+"""The places that may answer a model, as choosing needs them: tiers of groups of like replicas.  Pure.
+
+Built once for a snapshot and a set of rights; each choice only reads it.  It knows what a place is and holds
+how loaded it is, and it never chooses.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+
+from forebay.core.keys import TIERS
+from forebay.core.routes import CAPABILITIES, Choosing, Target
+from forebay.gateway.policy.load import PoolLoad, ReplicaLoad
+
+RING_POINTS = 32  #: of each replica on its pool's ring
+UNBOUNDED = 1 << 62  #: tokens of a context window that nobody named
+ALL_CAPABILITIES = (1 << len(CAPABILITIES)) - 1
+GroupKey = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One replica.
+
+    Attributes:
+        index: its place among the targets of the route.
+    """
+
+    index: int
+    target: Target
+    load: ReplicaLoad
+
+
+class Ring:
+    """Consistent hashing: each replica owns the stretches before its points."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        points = sorted(
+            (_hash(f"{member.target.url} {member.target.model} {number}"), at)
+            for at, member in enumerate(members)
+            for number in range(RING_POINTS)
+        )
+        self._points = [point for point, _ in points]
+        self.owners = [members[at] for _, at in points]
+
+    def find(self, key: int) -> int:
+        """Where in `owners` the walk for a key of 32 bits begins."""
+        at = bisect_left(self._points, key)
+        return at if at < len(self._points) else 0
+
+
+class Group:
+    """Replicas that differ in nothing but their address."""
+
+    def __init__(self, members: Sequence[Member], load: PoolLoad) -> None:
+        first = members[0].target
+        self.members = tuple(members)
+        self.load = load
+        self.size = len(members)
+        self.pool, self.tier, self.region = first.pool, first.tier, first.region
+        self.capabilities = compute_mask(first.capabilities)
+        self.window = UNBOUNDED if first.context_window is None else first.context_window
+        self.distance_s = first.distance_s
+        self.price = first.price_usd_per_mtok or 0.0
+        weights = [member.target.weight for member in members if member.target.weight is not None]
+        self.weight = sum(weights) if weights else None
+        self.seed = _hash(f"{self.pool} {self.tier} {self.region}")
+
+    @cached_property
+    def ring(self) -> Ring:
+        return Ring(self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Groups of one kind of capacity."""
+
+    name: str
+    groups: tuple[Group, ...]
+    is_weighted: bool  #: its groups have shares
+
+
+class Fleet:
+    """See the module.
+
+    Attributes:
+        lacking: capabilities that some group does not have; no other needs to be looked for in a request.
+        window_min: tokens that fit everywhere.
+    """
+
+    def __init__(self, groups: Iterable[Group], choosing: Choosing) -> None:
+        by_tier: dict[str, list[Group]] = {}
+        for group in groups:
+            by_tier.setdefault(group.tier, []).append(group)
+        names = sorted(by_tier, key=lambda name: (TIERS.index(name) if name in TIERS else len(TIERS), name))
+        self.tiers = tuple(
+            Tier(name, tuple(by_tier[name]), any(group.weight is not None for group in by_tier[name]))
+            for name in names
+        )
+        self.groups = tuple(group for tier in self.tiers for group in tier.groups)
+        self.choosing = choosing
+        self.size = sum(group.size for group in self.groups)
+        self.lacking = 0
+        self.window_min = UNBOUNDED
+        for group in self.groups:
+            self.lacking |= ALL_CAPABILITIES & ~group.capabilities
+            self.window_min = min(self.window_min, group.window)
+
+
+def compute_mask(capabilities: Iterable[str] | None) -> int:
+    """A bit for each of `CAPABILITIES`; all of them where nobody said."""
+    if capabilities is None:
+        return ALL_CAPABILITIES
+    return sum(1 << CAPABILITIES.index(each) for each in set(capabilities) if each in CAPABILITIES)
+
+
+def make_group_key(target: Target) -> GroupKey:
+    """The same for those that one group may hold."""
+    return (
+        target.pool,
+        target.tier,
+        target.region,
+        target.weight,
+        target.capabilities,
+        target.context_window,
+        target.distance_s,
+        target.price_usd_per_mtok,
+    )
+
+
+def _hash(text: str) -> int:
+    """32 bits, the same in every worker."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=4).digest())

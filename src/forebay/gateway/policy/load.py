@@ -1,0 +1,170 @@
+"""How full and how fast a place is, as one worker's own requests tell: counts, and means that keep peaks.  Pure.
+
+It absorbs what happened and decides nothing.  Times are seconds of one clock, handed in.  What nobody has
+seen for `STALE_S` is unknown, which is neither fast nor idle.
+"""
+
+from math import exp
+
+STALE_S = 30.0  #: after which a measured time says nothing any more
+PEAK_DECAY_S = 10.0  #: in which a peak falls to 37 % of what it was above the later measurements
+LEVEL_UP_S, LEVEL_DOWN_S = 0.2, 2.0  #: how fast a pool's level follows its use: up quickly, down slowly
+PRESSURE_DECAY_S = 10.0  #: likewise of refusals
+EJECT_AFTER = 5  #: failures in a row
+EJECT_S, EJECT_MAX_S = 10.0, 300.0  #: twice as long each time
+BUSY_S = 1.0  #: that a replica is left alone after a refusal which names no time
+
+
+class Pace:
+    """Peak-EWMA of the time to the first token, and of the time for each further one."""
+
+    __slots__ = ("first_at", "first_s", "token_at", "token_s")
+
+    def __init__(self) -> None:
+        self.first_s = self.token_s = 0.0
+        self.first_at = self.token_at = -STALE_S * 1e6
+
+    def see_first(self, seconds: float, now: float) -> None:
+        self.first_s = _blend(self.first_s, self.first_at, seconds, now)
+        self.first_at = now
+
+    def see_token(self, seconds: float, now: float) -> None:
+        self.token_s = _blend(self.token_s, self.token_at, seconds, now)
+        self.token_at = now
+
+    def estimate(self, output_tokens: int, now: float) -> float | None:
+        """Seconds for an answer so long, without any queue; None if nothing is known of it."""
+        if now - self.first_at > STALE_S:
+            return None if now - self.token_at > STALE_S else self.token_s * output_tokens
+        if now - self.token_at > STALE_S:
+            return self.first_s
+        return self.first_s + self.token_s * output_tokens
+
+
+def _blend(known: float, known_at: float, sample: float, now: float) -> float:
+    """A peak at once; from there down by the time that has passed (as in Finagle's peak-EWMA)."""
+    if sample >= known or now - known_at > STALE_S:
+        return sample
+    return sample + (known - sample) * exp((known_at - now) / PEAK_DECAY_S)
+
+
+class PoolLoad(Pace):
+    """Of all replicas of a pool together.
+
+    Args:
+        size: how many replicas there are.
+        requests_max, tokens_max: what they serve well at once, all together; 0 if nobody knows.
+    """
+
+    __slots__ = (
+        "_per_request",
+        "_per_token",
+        "has_capacity",
+        "level",
+        "level_at",
+        "pressure",
+        "pressure_at",
+        "requests",
+        "size",
+        "tokens",
+        "unfit_until",
+        "used",
+    )
+
+    def __init__(self, size: int, requests_max: float = 0, tokens_max: float = 0) -> None:
+        super().__init__()
+        self.size = size
+        self.requests = self.tokens = 0
+        self._per_request = 1 / requests_max if requests_max else 0.0
+        self._per_token = 1 / tokens_max if tokens_max else 0.0
+        self.has_capacity = bool(requests_max or tokens_max)
+        self.used = 0.0  #: share of the capacity, more than 1 when there is a queue
+        self.level = 0.0  #: the same, as it was over the last while
+        self.level_at = 0.0
+        self.pressure = 0.0  #: share of the replicas that refused of late
+        self.pressure_at = 0.0
+        self.unfit_until = 0.0  #: before that, some replica may be out of service
+
+    def change(self, requests: int, tokens: int, now: float) -> None:
+        """Requests have begun or ended."""
+        if self.has_capacity:
+            self.level = self.compute_level(now)
+            self.level_at = now
+        self.requests += requests
+        self.tokens += tokens
+        by_requests, by_tokens = self.requests * self._per_request, self.tokens * self._per_token
+        self.used = by_requests if by_requests > by_tokens else by_tokens
+
+    def compute_level(self, now: float) -> float:
+        passed = now - self.level_at
+        if passed <= 0:
+            return self.level
+        used = self.used
+        return used + (self.level - used) * exp(
+            -passed / (LEVEL_UP_S if used > self.level else LEVEL_DOWN_S)
+        )
+
+    def compute_pressure(self, now: float) -> float:
+        if self.pressure == 0.0:
+            return 0.0
+        return self.pressure * exp(min(0.0, self.pressure_at - now) / PRESSURE_DECAY_S)
+
+
+class ReplicaLoad(Pace):
+    """Of one replica."""
+
+    __slots__ = ("ejected_until", "ejections", "failures", "pools", "requests", "retry_at", "tokens")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests = self.tokens = 0
+        self.failures = 0  #: in a row
+        self.ejections = 0
+        self.ejected_until = self.retry_at = 0.0
+        self.pools: list[PoolLoad] = []  #: that count it
+
+    def begin(self, tokens: int, now: float) -> None:
+        """A request has been sent to it.  Each is ended once."""
+        self.requests += 1
+        self.tokens += tokens
+        for pool in self.pools:
+            pool.change(1, tokens, now)
+
+    def end(self, tokens: int, now: float) -> None:
+        self.requests -= 1
+        self.tokens -= tokens
+        for pool in self.pools:
+            pool.change(-1, -tokens, now)
+
+    def tell_first(self, seconds: float, now: float) -> None:
+        """The first token of an answer has come."""
+        self.see_first(seconds, now)
+        for pool in self.pools:
+            pool.see_first(seconds, now)
+
+    def tell_token(self, seconds: float, now: float) -> None:
+        """An answer is whole: so long each of its tokens took after the first."""
+        self.see_token(seconds, now)
+        for pool in self.pools:
+            pool.see_token(seconds, now)
+
+    def succeed(self) -> None:
+        self.failures = self.ejections = 0
+
+    def refuse(self, now: float, retry_after_s: float | None = None) -> None:
+        """It said that it has no room (429, 503): it is left alone for a while, and its pool counts as fuller."""
+        self.retry_at = max(self.retry_at, now + (BUSY_S if retry_after_s is None else retry_after_s))
+        for pool in self.pools:
+            pool.pressure = min(1.0, pool.compute_pressure(now) + 1 / pool.size)
+            pool.pressure_at = now
+            pool.unfit_until = max(pool.unfit_until, self.retry_at)
+
+    def fail(self, now: float) -> None:
+        """An attempt failed by its fault; so many in a row put it out of service."""
+        self.failures += 1
+        if self.failures < EJECT_AFTER or now < self.ejected_until:
+            return
+        self.ejected_until = now + min(EJECT_MAX_S, EJECT_S * 2.0**self.ejections)
+        self.ejections = min(self.ejections + 1, 10)
+        for pool in self.pools:
+            pool.unfit_until = max(pool.unfit_until, self.ejected_until)

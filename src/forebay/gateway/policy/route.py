@@ -1,0 +1,290 @@
+"""Chooses where a request goes: filter, score, pick.  Pure: `now` and the draw are arguments.
+
+1. Filter: what a place can't do, what does not fit its window, and what is out of service.
+2. The tier: the first, less the share that spills (`spill`).
+3. The group: by weights where the configuration names some; else the better of two that are drawn (power of
+   two choices), by the time that an answer would take there.
+4. The replica: the one that owns the request's beginning or session on a ring of consistent hashing, passed on
+   while it is fuller than `LOAD_CAP` times the mean (bounded loads); else the one with the fewest tokens in
+   flight, of two that are drawn where there are many.
+
+One draw serves all of it: what a comparison leaves of it is as random as before.  It must cost little, for
+it is in every request's way: nothing here looks at all replicas unless some are out of service.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from forebay.gateway.policy.fleet import Fleet, Group, Member, Tier
+from forebay.gateway.policy.load import ReplicaLoad
+from forebay.gateway.policy.spill import compute_spill
+
+LOAD_CAP = 1.25  #: times the mean of tokens in flight, up to which a replica keeps what is its own
+NOMINAL_REQUESTS = 16  #: that a replica of unknown capacity is taken to serve at once, in scores
+NOMINAL_S = 1.0  #: of an answer, where the time is not known of both that are compared
+SMALL_GROUP = 4  #: replicas of which all are looked at
+_MIX = 0x9E3779B1
+
+
+class Reason(StrEnum):
+    """Why a place is none for a request."""
+
+    TIER = "tier"  #: the key may not be sent to its tier
+    REGION = "region"  #: nor to its region
+    ENDPOINT = "endpoint"  #: it does not answer the endpoint in its dialect
+    CAPABILITY = "capability"  #: it lacks something that the request needs
+    WINDOW = "window"  #: the request is longer than its context window
+    EJECTED = "ejected"  #: it failed too often of late
+    BUSY = "busy"  #: it refused requests a moment ago
+
+
+class Want(msgspec.Struct, frozen=True):
+    """What matters of a request."""
+
+    tokens: int  #: prompt and answer, estimated
+    output_tokens: int = 256
+    needs: int = 0  #: capabilities, as `compute_mask` has them
+    priority: str = "standard"
+    affinity: int | None = None  #: 32 bits of what it should be near to
+    is_sticky: bool = False  #: `affinity` is a session, which stays wherever it is served
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Where a request goes.
+
+    Attributes:
+        order: places of targets in their route, in the order in which they are to be tried; empty if no target
+            can answer the request.
+        rejected: groups that can't, with the reason.  `list_unfit` names single replicas.
+    """
+
+    order: tuple[int, ...]
+    rejected: tuple[tuple[Group, Reason], ...] = ()
+
+
+def choose(fleet: Fleet, want: Want, now: float, draw: float, limit: int) -> Plan:
+    """The plan for one request.
+
+    Args:
+        draw: a random number from 0 up to but not including 1.
+        limit: the most attempts there may be.
+    """
+    tiers, rejected = _filter(fleet, want, now)
+    if not tiers:
+        return Plan((), rejected)
+    if want.is_sticky and want.affinity is not None:
+        draw = (want.affinity * _MIX & 0xFFFFFFFF) / 0x100000000
+    at, draw = _pick_tier(fleet, tiers, want, now, draw)
+    order: list[int] = []
+    groups = _rank_groups(fleet, tiers[at], want, now, draw)
+    for group in groups:
+        order.append(pick_member(group, want, now, draw).index)
+        if len(order) == limit:
+            return Plan(tuple(order), rejected)
+    for tier in (*tiers[at + 1 :], *reversed(tiers[:at])):
+        ranked = _rank_groups(fleet, tier, want, now, draw)
+        order.append(pick_member(ranked[0], want, now, draw).index)
+        if len(order) == limit:
+            return Plan(tuple(order), rejected)
+    for member in _list_rest(groups, tiers, now):
+        if member.index not in order:
+            order.append(member.index)
+            if len(order) == limit:
+                break
+    return Plan(tuple(order), rejected)
+
+
+# --- filter -------------------------------------------------------------------------------------------------
+
+
+def find_lack(group: Group, want: Want) -> Reason | None:
+    """Why no replica of a group can answer a request, whatever its state."""
+    if want.needs & ~group.capabilities:
+        return Reason.CAPABILITY
+    return Reason.WINDOW if want.tokens > group.window else None
+
+
+def find_ill(load: ReplicaLoad, now: float) -> Reason | None:
+    """Why a replica is out of service."""
+    if now < load.ejected_until:
+        return Reason.EJECTED
+    return Reason.BUSY if now < load.retry_at else None
+
+
+def list_unfit(group: Group, now: float) -> list[tuple[Member, Reason]]:
+    """The replicas of a group that are out of service."""
+    if now >= group.load.unfit_until:
+        return []
+    reasons = ((member, find_ill(member.load, now)) for member in group.members)
+    return [(member, reason) for member, reason in reasons if reason is not None]
+
+
+def _filter(fleet: Fleet, want: Want, now: float) -> tuple[list[Tier], tuple[tuple[Group, Reason], ...]]:
+    """The tiers with those of their groups that may answer."""
+    is_plain = not want.needs & fleet.lacking and want.tokens <= fleet.window_min
+    if is_plain and all([now >= group.load.unfit_until for group in fleet.groups]):
+        return list(fleet.tiers), ()
+    reasons = {group: _find_reason(group, want, now) for group in fleet.groups}
+    if all(reasons.values()):
+        reasons = _relent(fleet, want, reasons)
+    tiers = []
+    for tier in fleet.tiers:
+        groups = tuple(group for group in tier.groups if reasons[group] is None)
+        if groups:
+            tiers.append(Tier(tier.name, groups, tier.is_weighted))
+    return tiers, tuple((group, reason) for group, reason in reasons.items() if reason is not None)
+
+
+def _find_reason(group: Group, want: Want, now: float) -> Reason | None:
+    lack = find_lack(group, want)
+    if lack is not None:
+        return lack
+    unfit = list_unfit(group, now)
+    return unfit[0][1] if len(unfit) == group.size else None
+
+
+def _relent(fleet: Fleet, want: Want, reasons: dict[Group, Reason | None]) -> dict[Group, Reason | None]:
+    """Where nothing is left: those out of service are tried rather than none, for they may be well again; and
+    if the request fits nowhere, the widest, for its length is an estimate."""
+    ill = {Reason.EJECTED, Reason.BUSY}
+    if any(reason in ill for reason in reasons.values()):
+        return {group: None if reason in ill else reason for group, reason in reasons.items()}
+    able = [group.window for group, reason in reasons.items() if reason is Reason.WINDOW]
+    return {
+        group: None if reason is Reason.WINDOW and group.window == max(able) else reason
+        for group, reason in reasons.items()
+    }
+
+
+# --- tier and group -----------------------------------------------------------------------------------------
+
+
+def _pick_tier(
+    fleet: Fleet, tiers: Sequence[Tier], want: Want, now: float, draw: float
+) -> tuple[int, float]:
+    """Which tier, and what is left of the draw."""
+    spill_at = fleet.choosing.spill_at
+    last = len(tiers) - 1
+    at = 0
+    while at < last:
+        share = compute_spill(tiers[at].groups, want.priority, spill_at, now)
+        if draw >= share:
+            return at, (draw - share) / (1 - share)
+        draw /= share
+        at += 1
+    return at, draw
+
+
+def _rank_groups(fleet: Fleet, tier: Tier, want: Want, now: float, draw: float) -> Sequence[Group]:
+    """The groups of a tier, the chosen one first."""
+    groups = tier.groups
+    count = len(groups)
+    if count == 1:
+        return groups
+    if want.is_sticky and want.affinity is not None:
+        key = want.affinity
+        return sorted(groups, key=lambda group: ((key ^ group.seed) * _MIX & 0xFFFFFFFF, group.pool))
+    if tier.is_weighted:
+        first = _draw_by_weight(groups, draw)
+        return (groups[first], *groups[first + 1 :], *groups[:first])
+    draw *= count
+    one = int(draw)
+    other = int((draw - one) * (count - 1))
+    if other >= one:
+        other += 1
+    if is_better(groups[other], groups[one], fleet, want, now):
+        one, other = other, one
+    ranked = [groups[one], groups[other]]
+    if count > 2:
+        ranked += [group for group in groups if group is not ranked[0] and group is not ranked[1]]
+    return ranked
+
+
+def _draw_by_weight(groups: Sequence[Group], draw: float) -> int:
+    total = sum(group.weight or 0.0 for group in groups)
+    if total == 0.0:
+        return int(draw * len(groups))
+    point = draw * total
+    for at, group in enumerate(groups):
+        point -= group.weight or 0.0
+        if point < 0:
+            return at
+    return max(at for at, group in enumerate(groups) if group.weight)  # for what rounding lost
+
+
+def is_better(one: Group, other: Group, fleet: Fleet, want: Want, now: float) -> bool:
+    """Whether the first of two is to be taken.  A time that only one of them knows says nothing."""
+    one_s = one.load.estimate(want.output_tokens, now)
+    other_s = other.load.estimate(want.output_tokens, now)
+    if one_s is None or other_s is None:
+        one_s = other_s = NOMINAL_S
+    return compute_score(one, fleet, one_s) < compute_score(other, fleet, other_s)
+
+
+def compute_score(group: Group, fleet: Fleet, answer_s: float) -> float:
+    """What an answer costs there, in seconds: the network, the answer, the queue for it, and its price."""
+    load = group.load
+    busy = load.used if load.has_capacity else load.requests / (load.size * NOMINAL_REQUESTS)
+    return group.distance_s + answer_s * (1 + busy) + group.price * fleet.choosing.price_s_per_usd
+
+
+# --- replica ------------------------------------------------------------------------------------------------
+
+
+def pick_member(group: Group, want: Want, now: float, draw: float) -> Member:
+    """The replica of a group; one that is out of service only where all are."""
+    members: Sequence[Member] = group.members
+    count = len(members)
+    if count == 1:
+        return members[0]
+    unfit: frozenset[int] = frozenset()
+    if now < group.load.unfit_until:
+        unfit = frozenset(member.index for member, _ in list_unfit(group, now))
+        if 0 < len(unfit) < count:
+            members = [member for member in members if member.index not in unfit]
+            count = len(members)
+        else:
+            unfit = frozenset()
+    if want.affinity is not None and count > 1:
+        owner = _find_owner(group, want, unfit)
+        if owner is not None:
+            return owner
+    at = int(draw * 0x100000) * _MIX & 0xFFFFFFFF
+    if count <= SMALL_GROUP:
+        first = at % count
+        best = members[first]
+        for member in (*members[first + 1 :], *members[:first]):
+            if member.load.tokens < best.load.tokens:
+                best = member
+        return best
+    one = at % count
+    other = (one + 1 + (at >> 16) % (count - 1)) % count
+    return members[one if members[one].load.tokens <= members[other].load.tokens else other]
+
+
+def _find_owner(group: Group, want: Want, unfit: frozenset[int]) -> Member | None:
+    """Who owns the request's affinity, or takes it over; None if all are too full."""
+    assert want.affinity is not None
+    owners = group.ring.owners
+    start = group.ring.find(want.affinity)
+    cap = LOAD_CAP * group.load.tokens / group.size
+    for at in range(start, start + len(owners)):
+        member = owners[at if at < len(owners) else at - len(owners)]
+        if member.index in unfit:
+            continue
+        if want.is_sticky or member.load.tokens <= cap:
+            return member
+    return None
+
+
+def _list_rest(groups: Sequence[Group], tiers: Sequence[Tier], now: float) -> Iterator[Member]:
+    """What is left when a place of each kind has been tried: those in service, the fullest last."""
+    rest = [*groups, *(group for tier in tiers for group in tier.groups if group not in groups)]
+    for group in rest:
+        ill = {member.index for member, _ in list_unfit(group, now)}
+        if len(ill) == group.size:
+            ill = set()
+        well = (member for member in group.members if member.index not in ill)
+        yield from sorted(well, key=lambda member: (member.load.tokens, member.index))
