@@ -7,8 +7,13 @@ never invent an end that was not on the wire.
 
 "Chat" below is OpenAI's chat completions as JSON, or as server-sent events (`data: {...}`, each with its
 blank line, `data: [DONE]` last).  Usage in chat is counted as OpenAI counts: `prompt_tokens` with those from
-caches, `prompt_tokens_details.cached_tokens`, `prompt_tokens_details.cache_write_tokens`,
+caches, `prompt_tokens_details.cached_tokens` and `.cache_write_tokens`, and
 `completion_tokens_details.reasoning_tokens`.
+
+What was thought stands in chat as many servers have it: the text in `reasoning_content` of a message or a
+delta, and beside it, where it is signed, `thinking_blocks`: `{type: "thinking", thinking, signature}` and
+`{type: "redacted_thinking", data}`, in a delta each with the `index` of the block that its piece belongs to.
+A caller may send both back in a message of the assistant.
 """
 
 from dataclasses import dataclass

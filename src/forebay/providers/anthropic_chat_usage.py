@@ -9,43 +9,21 @@ from typing import Any
 
 import msgspec
 
-from forebay.providers.json_edit import UNREADABLE
-from forebay.providers.openai_usage import Count, read_usage
+from forebay.providers.anthropic_usage import AnthropicUsage, decode_usage
+from forebay.providers.openai_usage import read_usage
 
 Usage = dict[str, Any]
 
 
-class _Details(msgspec.Struct, frozen=True):
-    thinking_tokens: Count | None = None
+NO_USAGE = AnthropicUsage()
 
 
-class MessagesUsage(msgspec.Struct, frozen=True):
-    """Anthropic's usage object; each later one of a stream goes before the earlier, count by count."""
-
-    input_tokens: Count | None = None
-    cache_creation_input_tokens: Count | None = None
-    cache_read_input_tokens: Count | None = None
-    output_tokens: Count | None = None
-    output_tokens_details: _Details | None = None
-
-    def update(self, later: "MessagesUsage") -> "MessagesUsage":
-        said = {name: value for name, value in msgspec.structs.asdict(later).items() if value is not None}
-        return msgspec.structs.replace(self, **said)
-
-
-_decode = msgspec.json.Decoder(MessagesUsage).decode
-NO_USAGE = MessagesUsage()
-
-
-def read_messages_usage(raw: msgspec.Raw | bytes) -> MessagesUsage:
+def read_messages_usage(raw: msgspec.Raw | bytes) -> AnthropicUsage:
     """A usage object's JSON; one without counts where it can't be believed."""
-    try:
-        return _decode(raw)
-    except UNREADABLE:
-        return NO_USAGE
+    return decode_usage(raw) or NO_USAGE
 
 
-def build_chat_usage(usage: MessagesUsage) -> Usage | None:
+def build_chat_usage(usage: AnthropicUsage) -> Usage | None:
     """OpenAI's usage; None where nothing was counted."""
     if usage.input_tokens is None and usage.output_tokens is None:
         return None

@@ -12,7 +12,7 @@ import msgspec
 
 from forebay.core.errors import InvalidValue
 from forebay.providers.json_edit import NOTHING, UNREADABLE
-from forebay.providers.strict_fields import Fields, check_known, read, read_fields, refuse
+from forebay.providers.strict_fields import check_known, read, read_fields, refuse
 
 Block = dict[str, Any]
 Message = dict[str, Any]
@@ -123,7 +123,7 @@ def encode_messages(raw: msgspec.Raw) -> tuple[list[Block], list[Message]]:
 
 
 def _comes_later(block: Block) -> bool:
-    return block["type"] != "tool_result" if block.get("role") is None else False
+    return bool(block["type"] != "tool_result")
 
 
 def _encode_message(message: _Message, where: str) -> tuple[str, list[Block]]:
@@ -197,17 +197,16 @@ def _encode_result(message: _Message, where: str) -> Block:
 def _encode_content(raw: msgspec.Raw, where: str, *, texts_only: bool = False) -> list[Block]:
     """The blocks of a message's `content`, less the blank ones."""
     where = f"{where}.content"
-    first = bytes(raw[:1] if isinstance(raw, bytes) else bytes(raw)[:1])
-    if first in (b"", b"n"):
+    content = bytes(raw)
+    if content in (b"", b"null"):
         return []
-    if first == b'"':
+    if content.startswith(b'"'):
         text = read(_decode_text, raw, where)
         return [{"type": "text", "text": text}] if text.strip() else []
     blocks = []
     for at, item in enumerate(read(_decode_list, raw, where)):
         place = f"{where}[{at}]"
-        fields: Fields = read_fields(item, place)
-        check_known(fields, _PART_FIELDS, place, TARGET)
+        check_known(read_fields(item, place), _PART_FIELDS, place, TARGET)
         part = read(_decode_part, item, place)
         if texts_only and part.type != "text":
             raise refuse(f"{place}.type", f"a system prompt is of text in {TARGET}, not of {part.type!r}")

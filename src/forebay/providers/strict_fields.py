@@ -51,9 +51,20 @@ def read(decode: Callable[[msgspec.Raw | bytes], Value], raw: msgspec.Raw | byte
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at `$")
         place = where + path.rstrip("`")
-        raise InvalidValue(f"`{place}` has the wrong type: {what[:1].lower()}{what[1:]}", param=place) from None
+        raise InvalidValue(
+            f"`{place}` has the wrong type: {what[:1].lower()}{what[1:]}", param=place
+        ) from None
     except UNREADABLE as error:
         raise InvalidValue(f"`{where}` can't be read: {error}", param=where) from None
+
+
+def read_top(decode: Callable[[msgspec.Raw | bytes], Value], body: bytes) -> Value:
+    """A request's body in its type.  Raises InvalidValue, whose `param` is the parameter itself."""
+    try:
+        return read(decode, body, "")
+    except InvalidValue as error:  # the place begins at the top, where no name stands before the dot
+        place = (error.param or "").removeprefix(".")
+        raise InvalidValue(error.message.replace(f"`.{place}`", f"`{place}`"), param=place or None) from None
 
 
 def check_known(fields: Fields, known: Collection[str], where: str, dialect: str) -> None:
@@ -74,11 +85,14 @@ def check_refused(fields: Fields, refused: Refused, where: str, dialect: str) ->
         if raw is None or bytes(raw) == b"null":
             continue
         place = f"{where}.{name}" if where else name
-        if not any(value == wanted for wanted in idle if (value := read(_decode_any, raw, place)) is not None):
+        if not any(
+            value == wanted for wanted in idle if (value := read(_decode_any, raw, place)) is not None
+        ):
             allowed = " or ".join(msgspec.json.encode(value).decode() for value in idle)
             mend = f"leave it out, or say {allowed}" if idle else "leave it out"
             raise InvalidValue(
-                f"`{place}` has no counterpart in {dialect}, which this model is served by; {mend}", param=place
+                f"`{place}` has no counterpart in {dialect}, which this model is served by; {mend}",
+                param=place,
             )
 
 

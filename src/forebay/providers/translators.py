@@ -10,6 +10,8 @@ from functools import lru_cache
 from forebay.core.routes import Endpoint
 from forebay.providers.anthropic_dialect import SPOKEN as SPOKEN
 from forebay.providers.anthropic_wire import AnthropicWire
+from forebay.providers.chat_to_anthropic import ChatToAnthropic
+from forebay.providers.messages_to_chat import MessagesToChat
 from forebay.providers.openai_wire import OpenAIWire
 from forebay.providers.translation import CallerTranslator, TargetTranslator, TargetWire, Way
 
@@ -18,9 +20,17 @@ _WIRES: dict[str, TargetWire] = {
     "anthropic": AnthropicWire(),
     "openai": OpenAIWire(),
 }
-_TARGETS: dict[str, TargetTranslator] = {}
+_TARGETS: dict[str, TargetTranslator] = {
+    "anthropic": ChatToAnthropic(),
+}
 #: By the endpoint of a caller.
-_CALLERS: dict[Endpoint, CallerTranslator] = {}
+_CALLERS: dict[Endpoint, CallerTranslator] = {
+    Endpoint.MESSAGES: MessagesToChat(keeps_thinking=True),
+}
+#: Those that stand before a server of OpenAI's chat itself, where that differs from one before a translator.
+_LAST_CALLERS: dict[Endpoint, CallerTranslator] = {
+    Endpoint.MESSAGES: MessagesToChat(),
+}
 
 
 def find_target_translator(dialect: str) -> TargetTranslator | None:
@@ -52,7 +62,7 @@ def find_way(endpoint: Endpoint, dialect: str) -> Way | None:
         return Way(caller=caller, target=target)
     if caller is None or wire is None or wire.build_path("", Endpoint.CHAT.value, "m") is None:
         return None
-    return Way(wire=wire, caller=caller)
+    return Way(wire=wire, caller=_LAST_CALLERS.get(endpoint, caller))
 
 
 def can_answer(dialect: str, endpoint: Endpoint) -> bool:

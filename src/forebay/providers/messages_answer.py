@@ -1,0 +1,181 @@
+"""Whole answers and errors of OpenAI's chat, in Anthropic's dialect.  Pure."""
+
+from typing import Any, Final
+
+import msgspec
+
+from forebay.core.errors import UpstreamProtocol
+from forebay.providers.anthropic_chat_usage import build_messages_usage
+from forebay.providers.anthropic_errors import find_type, wrap_error
+from forebay.providers.json_edit import NOTHING, UNREADABLE
+
+Block = dict[str, Any]
+
+_STOP: Final = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+
+
+class _Function(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct, frozen=True):
+    function: _Function
+    id: str | None = None
+
+
+class _Part(msgspec.Struct, frozen=True):
+    type: str
+    text: str | None = None
+
+
+class Thought(msgspec.Struct, frozen=True):
+    """One of `thinking_blocks`, or a piece of one in a stream."""
+
+    type: str = "thinking"
+    index: int = 0
+    thinking: str = ""
+    signature: str = ""
+    data: str = ""
+
+
+class _Message(msgspec.Struct, frozen=True):
+    content: str | list[_Part] | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    thinking_blocks: list[Thought] | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    message: _Message
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None  # vLLM: what stopped it
+
+
+class _Completion(msgspec.Struct, frozen=True):
+    choices: list[_Choice]
+    id: str = ""
+    model: str = ""
+    usage: msgspec.Raw = NOTHING
+
+
+class _Error(msgspec.Struct, frozen=True):
+    message: str
+    type: str | None = None
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    error: _Error
+
+
+_decode_completion = msgspec.json.Decoder(_Completion).decode
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def encode_answer(body: bytes) -> bytes:
+    """A message from a chat completion.  Raises UpstreamProtocol."""
+    try:
+        completion = _decode_completion(body)
+    except UNREADABLE as error:
+        raise UpstreamProtocol(f"The upstream's answer is no chat completion: {error}") from None
+    if not completion.choices:
+        raise UpstreamProtocol("The upstream's answer has no choice.")
+    choice = completion.choices[0]
+    content = _encode_message(choice.message, completion.id)
+    is_calling = any(block["type"] == "tool_use" for block in content)
+    message = {
+        "id": completion.id,
+        "type": "message",
+        "role": "assistant",
+        "model": completion.model,
+        "content": content,
+        "usage": build_messages_usage(completion.usage),
+    }
+    is_refused = bool(choice.message.refusal)
+    return msgspec.json.encode(
+        message
+        | build_stop(choice.finish_reason, choice.stop_reason, is_calling=is_calling, is_refused=is_refused)
+    )
+
+
+def build_stop(
+    finish_reason: str | None, stop: str | int | None, *, is_calling: bool, is_refused: bool
+) -> dict[str, str | None]:
+    """`stop_reason` and `stop_sequence`.
+
+    Args:
+        stop: the sequence that stopped it, where the server says so.
+        is_calling: it has called tools; after a forced call OpenAI says `stop` nevertheless.
+    """
+    reason = _STOP.get(finish_reason or "stop", "end_turn")
+    if reason == "end_turn":
+        if is_calling:
+            reason = "tool_use"
+        elif is_refused:
+            reason = "refusal"
+        elif isinstance(stop, str) and stop:
+            return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+    return {"stop_reason": reason, "stop_sequence": None}
+
+
+def _encode_message(message: _Message, answer_id: str) -> list[Block]:
+    blocks = _encode_thinking(message)
+    content = message.content
+    if isinstance(content, list):
+        content = "".join(part.text or "" for part in content if part.type == "text")
+    blocks += [{"type": "text", "text": text} for text in (content, message.refusal) if text]
+    for at, call in enumerate(message.tool_calls or ()):
+        arguments = (call.function.arguments or "").strip() or "{}"
+        try:
+            _decode_object(arguments)
+        except UNREADABLE:
+            raise UpstreamProtocol(
+                f"The model called the tool {call.function.name!r} with arguments that are no JSON object."
+            ) from None
+        blocks.append(
+            {
+                "type": "tool_use",
+                "id": call.id or name_call(answer_id, at),
+                "name": call.function.name,
+                "input": msgspec.Raw(arguments.encode()),
+            }
+        )
+    return blocks
+
+
+def _encode_thinking(message: _Message) -> list[Block]:
+    if message.thinking_blocks:
+        return [encode_thought(thought) for thought in message.thinking_blocks]
+    thought = message.reasoning_content or message.reasoning
+    return [encode_thought(Thought(thinking=thought))] if thought else []
+
+
+def encode_thought(thought: Thought) -> Block:
+    """A block; its signature is empty where the server that thought signs nothing."""
+    if thought.type == "redacted_thinking":
+        return {"type": thought.type, "data": thought.data}
+    return {"type": "thinking", "thinking": thought.thinking, "signature": thought.signature}
+
+
+def name_call(answer_id: str, at: int) -> str:
+    """An id for a call to which the server gave none; a caller needs one to send the result back."""
+    return f"call_{answer_id}_{at}"
+
+
+def encode_error(body: bytes, status: int) -> bytes:
+    """Anthropic's error from OpenAI's.  Never raises."""
+    try:
+        error = _decode_envelope(body).error
+    except UNREADABLE:
+        error = _Error(f"The upstream answered with status {status}, and no error in OpenAI's dialect.")
+    told = {"type": find_type(status, error.type or ""), "message": error.message}
+    return wrap_error(msgspec.json.encode(told))
