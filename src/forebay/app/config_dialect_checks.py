@@ -9,12 +9,16 @@ from urllib.parse import urlsplit
 
 from forebay.app.config_problems import Severity
 from forebay.app.config_source import KeyPath
+from forebay.core.errors import UpstreamCredentials
 from forebay.core.routes import Endpoint
+from forebay.providers.chat_to_bedrock import find_region
 from forebay.providers.translators import can_answer, find_target_translator, list_dialects
 
 Found = tuple[KeyPath, str, str, Severity, bool]
 DEFAULT: Final = "openai"
 _ENDS_IN_V1: Final = frozenset({"openai", "anthropic"})
+_AZURE: Final = "azure"
+_BEDROCK: Final = "bedrock"
 #: What a model answers too that answers chat, where its targets can be told.
 _BESIDE_CHAT: Final = (Endpoint.MESSAGES,)
 
@@ -80,6 +84,31 @@ def _check_url(path: KeyPath, target: Mapping[str, Any], dialect: str) -> Iterat
             (*path, "url"),
             "does not end in /v1",
             f"paths like {tail} are added to it as it is",
+            Severity.WARNING,
+            False,
+        )
+    if parts.query and dialect != _AZURE:
+        yield (
+            (*path, "url"),
+            f"a target that speaks `{dialect}` has no query in its address",
+            "remove it; only addresses of the dialect `azure` may end in ?api-version=…",
+            Severity.ERROR,
+            False,
+        )
+    if dialect == _BEDROCK and parts.hostname:
+        yield from _check_region(path, target, parts.hostname)
+
+
+def _check_region(path: KeyPath, target: Mapping[str, Any], host: str) -> Iterator[Found]:
+    region = target.get("region")
+    try:
+        find_region(host, region if isinstance(region, str) else "")
+    except UpstreamCredentials:
+        yield (
+            (*path, "region" if "region" in target else "url"),
+            "does not say the AWS region, without which requests to Bedrock can't be signed",
+            "take an address such as https://bedrock-runtime.eu-central-1.amazonaws.com, or set `region` to "
+            "AWS's name of one; a Bedrock API key needs none",
             Severity.WARNING,
             False,
         )

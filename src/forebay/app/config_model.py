@@ -35,9 +35,9 @@ from forebay.app.config_values import (
     SecondsOrZero,
     SecretReference,
     Section,
+    TargetUrl,
     Threads,
     Tier,
-    Url,
     Weights,
 )
 from forebay.core.routes import Endpoint
@@ -179,7 +179,7 @@ class TargetConfig(Section):
     engine: EngineName | None = Field(
         default=None, description="Name of an engine on this machine; exclusive with `url`."
     )
-    url: Url | None = Field(
+    url: TargetUrl | None = Field(
         default=None,
         description="Base address of a server; of an OpenAI-compatible one up to and including `/v1`.",
     )

@@ -93,6 +93,14 @@ def check_url(value: str) -> str:
     return value.rstrip("/")
 
 
+def _check_target_url(value: str) -> str:
+    """As `check_url`, with the one query that an address may need: Azure's version of its API."""
+    base, _, query = value.partition("?")
+    if re.fullmatch(r"api-version=[A-Za-z0-9.-]+", query):
+        return f"{check_url(base)}?{query}"
+    return check_url(value)
+
+
 def _check_dialect(value: str) -> str:
     if value not in list_dialects():
         raise ValueError(f"no such dialect; the dialects are {', '.join(list_dialects())}")
@@ -119,6 +127,7 @@ DatabasePlace = Annotated[
     WithJsonSchema({"type": "string", "pattern": "^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+|[^:]+)$"}),
 ]
 Url = Annotated[str, AfterValidator(check_url)]
+TargetUrl = Annotated[str, AfterValidator(_check_target_url)]
 Host = Annotated[str, AfterValidator(_check_host)]
 Port = Annotated[StrictInt, Field(ge=0, le=65535)]
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]

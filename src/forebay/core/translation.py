@@ -105,17 +105,26 @@ class SigningTranslator(TargetTranslator, Protocol):
     """One whose requests are signed one by one, instead of by `build_headers`."""
 
     def sign(
-        self, method: str, path: str, headers: Headers, body: bytes, *, secret: str, wall_s: int
+        self,
+        method: str,
+        path: str,
+        headers: Headers,
+        body: bytes,
+        *,
+        secret: str,
+        region: str,
+        wall_s: int,
     ) -> Headers:
         """The headers to add to a request.
 
         Args:
             path: as on the wire, with its query.
-            headers: those that are to be signed: `host`, and those of `build_headers`.
+            headers: those that may be signed: `host`, `content-type`, and those of `build_headers`.
+            region: the target's, as the configuration has it; may be empty.
             wall_s: Unix time.
 
         Raises:
-            UpstreamCredentials: the secret is in no form that can sign.
+            UpstreamCredentials: the secret is in no form that can sign, or the region is missing.
         """
         ...
 

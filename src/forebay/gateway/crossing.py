@@ -22,6 +22,7 @@ from forebay.core.translation import (
 from forebay.gateway.dialect import Dialect, Meter, Reading
 
 SSE = b"text/event-stream"
+CONTENT_TYPE = "application/json"  #: of requests
 SECRET_PART_MIN = 8  #: characters of a part of a credential that is worth hiding on its own
 
 
@@ -34,6 +35,7 @@ class Signing:
     paths: tuple[str, str]  #: of a whole answer and of a stream
     headers: Headers
     secret: str
+    region: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +115,10 @@ class Crossing:
         signed = signing.signer.sign(
             "POST",
             signing.paths[stream],
-            [("host", signing.host), *signing.headers],
+            [("host", signing.host), ("content-type", CONTENT_TYPE), *signing.headers],
             body,
             secret=signing.secret,
+            region=signing.region,
             wall_s=wall_ns // 1_000_000_000,
         )
         return head + write_headers(signed)

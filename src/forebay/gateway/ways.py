@@ -8,7 +8,7 @@ from typing import cast
 
 from forebay.core.routes import Endpoint, Target
 from forebay.core.translation import Headers, SigningTranslator, TargetWire, Way
-from forebay.gateway.crossing import SSE, Crossing, Signing, write_headers
+from forebay.gateway.crossing import CONTENT_TYPE, SSE, Crossing, Signing, write_headers
 from forebay.gateway.dialect import Dialect, FindWay
 
 _NOT_IN_PATHS = re.compile(r"[\x00-\x20\x7f]")
@@ -78,7 +78,14 @@ class Ways:
             headers = translator.build_headers(secret)
             if hasattr(translator, "sign"):
                 signer = cast(SigningTranslator, translator)
-                signing = Signing(signer=signer, host=authority, paths=paths, headers=headers, secret=secret)
+                signing = Signing(
+                    signer=signer,
+                    host=authority,
+                    paths=paths,
+                    headers=headers,
+                    secret=secret,
+                    region=target.region,
+                )
         return Crossing(
             endpoint=endpoint,
             inner=self._inner,
@@ -107,7 +114,7 @@ def build_head(authority: str, path: str, headers: Headers) -> bytes:
         raise ValueError("an address in ASCII, without blanks, is needed")
     fields = {
         "host": authority,
-        "content-type": "application/json",
+        "content-type": CONTENT_TYPE,
         "accept": "application/json, text/event-stream",
         "accept-encoding": "identity",
         "user-agent": "forebay",

@@ -10,7 +10,9 @@ from functools import lru_cache
 from forebay.core.routes import Endpoint
 from forebay.providers.anthropic_dialect import SPOKEN as SPOKEN
 from forebay.providers.anthropic_wire import AnthropicWire
+from forebay.providers.azure import AzureWire
 from forebay.providers.chat_to_anthropic import ChatToAnthropic
+from forebay.providers.chat_to_bedrock import ChatToBedrock
 from forebay.providers.messages_to_chat import MessagesToChat
 from forebay.providers.openai_wire import OpenAIWire
 from forebay.providers.translation import CallerTranslator, TargetTranslator, TargetWire, Way
@@ -18,10 +20,12 @@ from forebay.providers.translation import CallerTranslator, TargetTranslator, Ta
 #: By the `dialect` of a target.
 _WIRES: dict[str, TargetWire] = {
     "anthropic": AnthropicWire(),
+    "azure": AzureWire(),
     "openai": OpenAIWire(),
 }
 _TARGETS: dict[str, TargetTranslator] = {
     "anthropic": ChatToAnthropic(),
+    "bedrock": ChatToBedrock(),
 }
 #: By the endpoint of a caller.
 _CALLERS: dict[Endpoint, CallerTranslator] = {

@@ -1,0 +1,257 @@
+"""OpenAI's chat at a target that is Amazon Bedrock: Converse and ConverseStream.  Pure.
+
+`MAPPED`, `IDLE` and `REFUSED` hold every parameter of a chat request: what is in none of them is refused too.
+docs/dialects.md says what becomes of each.  Messages are `bedrock_content`'s business, answers those of
+`bedrock_answer` and `bedrock_stream`, signatures those of `sigv4`.
+
+Source: Amazon Bedrock API Reference, `Converse` and `ConverseStream`.
+"""
+
+import re
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from forebay.core.errors import MissingField, UpstreamCredentials
+from forebay.providers.bedrock_answer import decode_answer, decode_error
+from forebay.providers.bedrock_content import decode_cache, encode_cache_point, encode_messages
+from forebay.providers.bedrock_media import TARGET
+from forebay.providers.bedrock_stream import BedrockStream
+from forebay.providers.bedrock_tools import NULL, encode_tools
+from forebay.providers.eventstream import MEDIA_TYPE
+from forebay.providers.sigv4 import Scope, parse_credentials, sign_request
+from forebay.providers.strict_fields import check_known, check_refused, read, read_body, read_top, refuse
+from forebay.providers.translation import EVENT_MAX_BYTES, Headers, StreamTranslator
+
+MAPPED: Final = frozenset(
+    {"model", "messages", "stream", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k"}
+    | {"stop", "tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort"}
+    | {"thinking", "service_tier", "cache_control", "additionalModelRequestFields"}
+)
+#: They change nothing of an answer, or are the gateway's.
+IDLE: Final = frozenset(
+    {"metadata", "stream_options", "prediction", "user", "safety_identifier"}
+    | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"}
+)
+#: Each with the values that ask for nothing.
+REFUSED: Final[dict[str, tuple[object, ...]]] = {
+    "audio": (),
+    "frequency_penalty": (0,),
+    "function_call": (),
+    "functions": (),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "moderation": (),
+    "n": (1,),
+    "presence_penalty": (0,),
+    "seed": (),
+    "store": (False,),
+    "top_logprobs": (0,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+_KNOWN: Final = MAPPED | IDLE | REFUSED.keys()
+
+SERVICE: Final = "bedrock"  #: the name that signatures are made for, of hosts called `bedrock-runtime`
+_HOST = re.compile(r"(?:^|\.)bedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.")
+_REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d+")
+_SIGNED: Final = frozenset({"host", "content-type"})
+
+_CLAUDE: Final = "anthropic."  #: within the ids of all its models and inference profiles
+_SERVICE_TIERS: Final = {
+    "auto": None,
+    "default": "default",
+    "flex": "flex",
+    "priority": "priority",
+    "fast": "priority",
+}
+NO_EFFORT: Final = "none"
+#: OpenAI's words for effort; whether there is to be any is said by a field of each model's own.
+_EFFORTS: Final = {"minimal": "low"} | {level: level for level in ("low", "medium", "high", "xhigh", "max")}
+
+
+class _Schema(msgspec.Struct, frozen=True):
+    name: str | None = None
+    description: str | None = None
+    schema: dict[str, msgspec.Raw] | None = None
+
+
+class _Format(msgspec.Struct, frozen=True):
+    type: str
+    json_schema: _Schema | None = None
+
+
+class _Chat(msgspec.Struct, frozen=True):
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop: str | list[str] | None = None
+    response_format: _Format | None = None
+    reasoning_effort: str | None = None
+    thinking: dict[str, msgspec.Raw] | None = None
+    service_tier: str | None = None
+    additional: dict[str, msgspec.Raw] | None = msgspec.field(
+        default=None, name="additionalModelRequestFields"
+    )
+
+
+_decode_chat = msgspec.json.Decoder(_Chat).decode
+
+
+class ChatToBedrock:
+    """`forebay.core.translation` says what each part is for: `SigningTranslator`, `ForeignStreams`.
+
+    A secret with colons is what `sigv4.parse_credentials` reads; one without is one of Bedrock's own API
+    keys, and goes as a bearer token, unsigned.
+    """
+
+    stream_type = MEDIA_TYPE
+
+    def encode_request(self, body: bytes, model: str, *, stream: bool) -> bytes:
+        fields = read_body(body)
+        check_known(fields, _KNOWN, "", TARGET)
+        check_refused(fields, REFUSED, "", TARGET)
+        if "messages" not in fields:
+            raise MissingField("the request has no `messages`", param="messages")
+        chat = read_top(_decode_chat, body)
+        conversation = encode_messages(fields["messages"])
+        cache = read(decode_cache, fields.get("cache_control", NULL), "cache_control")
+        if cache is not None:
+            conversation.messages[-1]["content"].append(encode_cache_point(cache, "cache_control"))
+        request: dict[str, Any] = {"messages": conversation.messages}
+        if conversation.system:
+            request["system"] = conversation.system
+        parts = {
+            "inferenceConfig": _encode_inference(chat),
+            "toolConfig": encode_tools(fields, has_tools=conversation.has_tools),
+            "outputConfig": _encode_output(chat),
+            "additionalModelRequestFields": _encode_additional(chat, model),
+            "serviceTier": _encode_tier(chat),
+        }
+        return msgspec.json.encode(request | {name: part for name, part in parts.items() if part})
+
+    def decode_answer(self, body: bytes, model: str) -> bytes:
+        return decode_answer(body, model)
+
+    def decode_error(self, status: int, body: bytes) -> bytes:
+        return decode_error(status, body)
+
+    def new_stream(self, model: str, *, event_max_bytes: int = EVENT_MAX_BYTES) -> StreamTranslator:
+        return BedrockStream(model, event_max_bytes=event_max_bytes)
+
+    def build_path(self, base_path: str, model: str, *, stream: bool) -> str:
+        return f"{base_path}/model/{quote(model, safe='')}/{'converse-stream' if stream else 'converse'}"
+
+    def build_headers(self, secret: str) -> Headers:
+        headers = [("accept", f"application/json, {MEDIA_TYPE}")]
+        if secret and ":" not in secret:
+            headers.append(("authorization", f"Bearer {secret}"))
+        return headers
+
+    def sign(
+        self,
+        method: str,
+        path: str,
+        headers: Headers,
+        body: bytes,
+        *,
+        secret: str,
+        region: str,
+        wall_s: int,
+    ) -> Headers:
+        if ":" not in secret:
+            return []
+        host = next((value for name, value in headers if name == "host"), "")
+        return sign_request(
+            method,
+            path,
+            [(name, value) for name, value in headers if name in _SIGNED],
+            body,
+            credentials=parse_credentials(secret),
+            scope=Scope(region=find_region(host, region), service=SERVICE, wall_s=wall_s),
+        )
+
+
+def find_region(host: str, region: str) -> str:
+    """The AWS region of a target: that of its host, else the target's own.
+
+    Raises:
+        UpstreamCredentials: neither says one, and a signature without it is of no use.
+    """
+    found = _HOST.search(host)
+    if found is not None:
+        return found[1]
+    if _REGION.fullmatch(region) is None:
+        raise UpstreamCredentials(
+            "a request to Bedrock can't be signed without its AWS region: the host does not say it, so "
+            "set the target's `region`, such as eu-central-1"
+        )
+    return region
+
+
+def _encode_inference(chat: _Chat) -> dict[str, Any]:
+    for name, value in (("temperature", chat.temperature), ("top_p", chat.top_p)):
+        if value is not None and not 0 <= value <= 1:
+            raise refuse(name, f"{TARGET} takes 0 to 1, and {value:g} would mean another thing")
+    limit = chat.max_tokens if chat.max_completion_tokens is None else chat.max_completion_tokens
+    said = {
+        "maxTokens": limit,
+        "temperature": chat.temperature,
+        "topP": chat.top_p,
+        "stopSequences": ([chat.stop] if isinstance(chat.stop, str) else chat.stop) or None,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _encode_output(chat: _Chat) -> dict[str, Any]:
+    """Effort, and the form of the output."""
+    config: dict[str, Any] = {}
+    effort = chat.reasoning_effort
+    if effort is not None and effort != NO_EFFORT:
+        if effort not in _EFFORTS:
+            raise refuse("reasoning_effort", f"{TARGET} has no effort {effort!r}, but {', '.join(_EFFORTS)}")
+        config["effort"] = _EFFORTS[effort]
+    wanted = chat.response_format
+    if wanted is None or wanted.type == "text":
+        return config
+    if wanted.type != "json_schema":
+        raise refuse(
+            "response_format.type",
+            f"{TARGET} has no {wanted.type!r}; say json_schema, with the schema to follow",
+        )
+    if wanted.json_schema is None or wanted.json_schema.schema is None:
+        raise refuse("response_format.json_schema.schema", "it is missing")
+    schema = {
+        "schema": msgspec.json.encode(wanted.json_schema.schema).decode(),  # as a string, unlike a tool's
+        "name": wanted.json_schema.name,
+        "description": wanted.json_schema.description,
+    }
+    said = {name: value for name, value in schema.items() if value}
+    return config | {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": said}}}
+
+
+def _encode_additional(chat: _Chat, model: str) -> dict[str, Any]:
+    """What Converse has no place for, and hands on to the model as it is: under Claude's names."""
+    said: dict[str, Any] = {"top_k": chat.top_k, "thinking": chat.thinking}
+    if chat.reasoning_effort is not None and chat.thinking is None:
+        if _CLAUDE in model:
+            kind = "disabled" if chat.reasoning_effort == NO_EFFORT else "adaptive"
+            said["thinking"] = {"type": kind}
+        elif chat.reasoning_effort == NO_EFFORT:
+            raise refuse("reasoning_effort", f"{TARGET} can't keep this model from thinking; leave it out")
+    return {name: value for name, value in said.items() if value is not None} | (chat.additional or {})
+
+
+def _encode_tier(chat: _Chat) -> dict[str, Any] | None:
+    if chat.service_tier is None:
+        return None
+    if chat.service_tier not in _SERVICE_TIERS:
+        raise refuse(
+            "service_tier", f"{TARGET} has no {chat.service_tier!r}, but {', '.join(_SERVICE_TIERS)}"
+        )
+    tier = _SERVICE_TIERS[chat.service_tier]
+    return None if tier is None else {"type": tier}
