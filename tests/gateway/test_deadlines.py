@@ -19,10 +19,10 @@ from forebay.core.events import Finished, Outcome, Tokens, UsageSource, decode_e
 from forebay.core.routes import Endpoint, RouteTable, Snapshot
 from forebay.gateway.call import Call
 from forebay.gateway.caller import HEAD_MAX_S, IDLE_MAX_S, LINGER_MAX_S
+from forebay.gateway.compiling import build_state
 from forebay.gateway.http import App
 from forebay.gateway.metrics import Cells
 from forebay.gateway.metrics_layout import compute_layout
-from forebay.gateway.model import build_state
 from forebay.gateway.policy.progress import BODY_MAX_NS, WINDOW_MIN_BYTES, WINDOW_NS
 from forebay.gateway.quota import Quota
 from forebay.gateway.records import Recorder

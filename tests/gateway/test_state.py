@@ -10,9 +10,10 @@ import pytest
 
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import RouteTable, Snapshot
+from forebay.gateway.compiling import build_state
 from forebay.gateway.metrics import Cells
 from forebay.gateway.metrics_layout import compute_layout
-from forebay.gateway.model import State, build_state
+from forebay.gateway.model import State
 from forebay.net.client import Client
 from forebay.net.turn import Turn
 from forebay.providers import openai

@@ -27,11 +27,13 @@ from forebay.app.secret_refs import read_secret
 from forebay.app.worker_files import SecretFiles, SnapshotFile
 from forebay.core.prices import PriceBook
 from forebay.core.routes import Endpoint, Snapshot
+from forebay.gateway.compiling import build_state, list_problems
 from forebay.gateway.dialect import Dialect
 from forebay.gateway.http import App
+from forebay.gateway.loads import Loads
 from forebay.gateway.metrics import Cells, fold_dead_files
 from forebay.gateway.metrics_layout import compute_layout
-from forebay.gateway.model import State, build_state, list_problems
+from forebay.gateway.model import State
 from forebay.gateway.quota import Quota
 from forebay.gateway.records import Recorder
 from forebay.gateway.server import Server
@@ -66,6 +68,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         turn = Turn(loop, self._clock.monotonic_ns)
         self._client = Client(loop, turn)
+        self._loads = Loads()
         fold_dead_files(self._metrics)
         snapshot = self._file.read()
         limits = snapshot.limits
@@ -109,6 +112,7 @@ class Worker:
             read_secret=read_secret,
             dialect=openai,
             find_way=translators.find_way,
+            loads=self._loads,
         )
         for problem in list_problems(state):
             logger.error("%s", problem)

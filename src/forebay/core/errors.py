@@ -108,6 +108,12 @@ class ContextTooLong(CallerError):
     code = "context_length_exceeded"
 
 
+class CapabilityMissing(CallerError):
+    """No place that answers the model takes what the request needs."""
+
+    code = "capability_not_supported"
+
+
 class ModelNotFound(CallerError):
     status = 404
     code = "model_not_found"

@@ -66,7 +66,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     requests_max: int | None = None  #: that it serves well at once; None if nobody said
     tokens_max: int | None = None  #: of prompts and answers, in flight at once; likewise
     context_window: int | None = None  #: tokens of one request, prompt and answer together; likewise
-    capabilities: tuple[str, ...] | None = None  #: of `CAPABILITIES`; None if nobody said, so all may be tried
+    capabilities: tuple[str, ...] | None = None  #: of `CAPABILITIES`; None if nobody said
     distance_s: float = 0.0  #: of the network from here, both ways
     price_usd_per_mtok: float | None = None  #: for choosing alone; the bill has its own
     weight: float | None = None  #: its share among those of its tier, instead of what load would say

@@ -25,11 +25,8 @@ LINGER_MAX_S = 5.0  #: for a caller to notice that its body is not wanted
 #: The only headers that anything here reads, by lower-case name.
 FRAMING = (b"content-length", b"transfer-encoding")
 WANTED = frozenset(
-    {
-        *FRAMING,
-        *(b"anthropic-beta", b"anthropic-version", b"authorization", b"content-type", b"expect"),
-        *(b"traceparent", b"tracestate", b"x-api-key", b"x-forebay-wait"),
-    }
+    b"anthropic-beta anthropic-version authorization content-length content-type expect traceparent "
+    b"tracestate transfer-encoding x-api-key x-forebay-debug x-forebay-session x-forebay-wait".split()
 )
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 

@@ -96,6 +96,12 @@ class Ending:
         self._end(exchange, 200, Outcome.OK, "")
         exchange.call.respond(200, build_headers(exchange, JSON_TYPE), body)
 
+    def finish_explained(self, exchange: Exchange, body: bytes) -> None:
+        """Records and sends where a request would go: no target is asked."""
+        exchange.answer_bytes = len(body)
+        self._end(exchange, 200, Outcome.OK, "")
+        exchange.call.respond(200, build_headers(exchange, JSON_TYPE), body)
+
     def finish_stream(self, exchange: Exchange, error: ForebayError | None) -> None:
         """Records a stream, before its last bytes go out."""
         if error is None:

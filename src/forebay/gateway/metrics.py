@@ -183,6 +183,12 @@ class Cells:
         self.cells[self.memory_held] = 0
         self.tell_waiting([0] * len(PRIORITIES))
 
+    def tell_held(self, in_flight: int, records_waiting: int, memory_held: int) -> None:
+        """What this worker has in hand at the moment."""
+        self.cells[self.in_flight] = in_flight
+        self.cells[self.records_waiting] = records_waiting
+        self.cells[self.memory_held] = memory_held
+
     def tell_waiting(self, counts: Iterable[int]) -> None:
         """How many wait for limits, by rank."""
         for at, count in zip(self._waiting, counts, strict=True):

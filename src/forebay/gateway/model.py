@@ -5,19 +5,15 @@ does I/O but through what it is handed.
 """
 
 import asyncio
-import ssl
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from forebay.core.errors import (
     CallerLeft,
     ForebayError,
     TargetError,
-    TargetMisconfigured,
     Untranslatable,
-    UpstreamCredentials,
 )
 from forebay.core.events import Tokens, UsageSource
 from forebay.core.keys import KeyEntry
@@ -25,20 +21,18 @@ from forebay.core.routes import Endpoint, Route, Snapshot, Target
 from forebay.gateway.call import Call
 from forebay.gateway.crossing import Crossing
 from forebay.gateway.dialect import Dialect as Dialect
-from forebay.gateway.dialect import FindWay
 from forebay.gateway.dialect import Meter as Meter
 from forebay.gateway.dialect import Reading as Reading
 from forebay.gateway.dialect import RequestView as RequestView
 from forebay.gateway.metrics import Cells, EndpointCells
 from forebay.gateway.policy.attempt import Attempts
+from forebay.gateway.policy.fleet import Fleet, Group
+from forebay.gateway.policy.load import ReplicaLoad, estimate_tokens
 from forebay.gateway.policy.progress import Progress
-from forebay.gateway.ways import Ways
-from forebay.net.client import Address, Client, Origin, parse_address
+from forebay.net.client import Origin
 from forebay.net.connection import Connection
 
 NEVER = 1 << 63  #: nanoseconds of a wall clock that none will show
-
-ReadSecret = Callable[[str], str]  #: resolves `env:NAME` or `file:PATH`; raises LookupError with a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +47,7 @@ class TargetState:
     problem: TargetError | None  #: why it cannot be sent to
     cell_ok: int
     cell_failed: int
+    load: ReplicaLoad | None  #: where its requests are counted; None if nothing is chosen by that
 
     def find_crossing(self, endpoint: Endpoint) -> Crossing:
         """Of an endpoint without a head.  Raises Untranslatable where the target can't answer it."""
@@ -65,17 +60,33 @@ class TargetState:
             )
         return crossing
 
+    def answers(self, endpoint: Endpoint) -> bool:
+        return endpoint in self.heads or endpoint in self.crossings
+
     @property
     def counts_tokens(self) -> bool:
         """Whether it counts the tokens of a prompt itself."""
-        return Endpoint.COUNT_TOKENS in self.heads or Endpoint.COUNT_TOKENS in self.crossings
+        return self.answers(Endpoint.COUNT_TOKENS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteState:
+    """A route, or what a key's rights leave of it."""
+
     route: Route
     targets: tuple[TargetState, ...]
     cells: Mapping[Endpoint, EndpointCells]
+    places: tuple[TargetState, ...]  #: all targets of the route, as the members of groups count them
+    groups: tuple[Group, ...] = ()  #: of `targets`; none where they are tried in their order
+    fleets: dict[Endpoint, Fleet] = field(default_factory=dict)  #: made when they are needed
+
+    def find_fleet(self, endpoint: Endpoint) -> Fleet:
+        """The groups that answer an endpoint; all of them if none does, so that a target says so."""
+        fleet = self.fleets.get(endpoint)
+        if fleet is None:
+            able = [group for group in self.groups if self.places[group.members[0].index].answers(endpoint)]
+            fleet = self.fleets[endpoint] = Fleet(able or self.groups, self.route.choosing)
+        return fleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,94 +147,15 @@ def _filter_routes(routes: Mapping[str, RouteState], entry: KeyEntry) -> Iterato
         if not cells or (state.targets and not targets):
             continue
         if len(cells) < len(state.cells) or len(targets) < len(state.targets):
-            state = RouteState(route=state.route, targets=targets, cells=cells)
+            groups = tuple(group for group in state.groups if entry.allows_target(group.tier, group.region))
+            state = RouteState(
+                route=state.route,
+                targets=targets,
+                cells=cells,
+                places=state.places,
+                groups=groups if len(targets) > 1 else (),
+            )
         yield name, state
-
-
-def build_state(
-    snapshot: Snapshot,
-    *,
-    client: Client,
-    cells: Cells,
-    read_secret: ReadSecret,
-    dialect: Dialect,
-    find_way: FindWay,
-) -> State:
-    """Compiles a snapshot.  Pools of addresses that stay are kept.
-
-    A target that is of no use has a `problem`, and is no reason to refuse the rest: a key that was revoked
-    must stop working whatever else has been edited.
-    """
-    ways = Ways(dialect, find_way)
-    targets: dict[str, TargetState] = {}
-    routes: dict[str, RouteState] = {}
-    for route in snapshot.table.routes:
-        for target in route.targets:
-            if target.id not in targets:
-                targets[target.id] = _build_target(target, client, cells, read_secret, ways)
-        routes[route.model] = RouteState(
-            route=route,
-            targets=tuple(targets[target.id] for target in route.targets),
-            cells={endpoint: cells.endpoint(route.model, endpoint.value) for endpoint in route.endpoints},
-        )
-    return State(
-        snapshot=snapshot,
-        table_hash=snapshot.table.compute_hash(),
-        routes=routes,
-        keys={entry.digest: entry for entry in snapshot.keys},
-        known={},
-        filtered={},
-        cells=cells,
-        unknown=cells.endpoint("", ""),
-    )
-
-
-def list_problems(state: State) -> list[str]:
-    """Why some targets cannot be sent to, each once."""
-    found = {
-        target.target.id: target.problem.message
-        for route in state.routes.values()
-        for target in route.targets
-        if target.problem is not None
-    }
-    return list(found.values())
-
-
-def _build_target(
-    target: Target, client: Client, cells: Cells, read_secret: ReadSecret, ways: Ways
-) -> TargetState:
-    problem: TargetError | None = None
-    secret = ""
-    heads: dict[Endpoint, bytes] = {}
-    crossings: dict[Endpoint, Crossing] = {}
-    origin = Origin(client, Address(scheme="http", host="", port=0), 0, None)  # which nobody will ask
-    try:
-        if target.api_key is not None:
-            secret = read_secret(target.api_key)
-    except LookupError as error:
-        problem = UpstreamCredentials(f"the credentials of target {target.id} are missing: {error}")
-    try:
-        address, path = parse_address(target.url, target.tls_ca)
-        if query := urlsplit(target.url).query:
-            path += f"?{query}"
-        heads, crossings = ways.build(target, address.authority, path, secret)
-        origin = client.origin(address, target.connections_max, target.id)
-    except ValueError:  # its words may hold the URL, and that a password
-        problem = TargetMisconfigured(f"the address of target {target.id} is of no use")
-    except OSError as error:
-        reason = "it holds no certificate in PEM" if isinstance(error, ssl.SSLError) else error.strerror
-        problem = TargetMisconfigured(f"the file `tls_ca` of target {target.id} is of no use: {reason}")
-    cell_ok, cell_failed = cells.attempts(target.id)
-    return TargetState(
-        target=target,
-        origin=origin,
-        heads=heads,
-        crossings=crossings,
-        secret=secret.encode(),
-        problem=problem,
-        cell_ok=cell_ok,
-        cell_failed=cell_failed,
-    )
 
 
 def build_head_rest(request_id: str, size: int, headers: Mapping[bytes, bytes]) -> bytes:
@@ -254,6 +186,7 @@ class Exchange:
     """
 
     answer_bytes = 0
+    attempt_at = 0.0  #: loop time at which the current attempt began, where its target is counted
     asked_model = ""  #: what the caller named, where another model answers in its place
     body = b""
     body_bytes = 0
@@ -263,13 +196,18 @@ class Exchange:
     cost_estimate: int | None = None  #: nano-USD, where a limit wants to know
     duration_ns = 0  #: as on the record, once it is made
     estimate: Tokens | None = None  #: of what it will use, where a limit wants to know
+    fallbacks: tuple[tuple[int, "RouteState"], ...] = ()  #: models that take over, by their place in `plan`
     deadline = 0.0  #: loop time at which the current attempt ends
+    first_s = 0.0  #: of the current attempt until its first token, where its target is counted
     first_token_ns: int | None = None
     key: KeyEntry | None = None
     left = False  #: the caller has gone
     names_output = True  #: how long the answer may become is the caller's word, not a guess
+    load: ReplicaLoad | None = None  #: which counts the current attempt
+    load_tokens = 0  #: that it counts
     limit_headers = ""  #: header lines that tell the caller of its limits
     model = ""
+    plan: tuple[TargetState, ...] | None = None  #: where it goes; None: as the route lists them
     progress: Progress | None = None  #: of the body, while it comes
     reading = True  #: the body is still coming
     recorded = False
@@ -339,6 +277,7 @@ class Exchange:
         asked, self.model, self.route, self.cells = self.model, model, route, cells
         self.tries = Attempts(self.state.snapshot.table.attempts_max, len(route.targets))
         self.target_state = route.targets[0]
+        self.plan = None
         self.cost_estimate = self.estimate = None  # another price, and answers of another length
         self.asked_model = self.asked_model or asked
         return True
@@ -351,9 +290,52 @@ class Exchange:
         """
         assert self.route is not None
         tries = self.tries
-        self.target_state = target = self.route.targets[tries.made]
+        plan = self.plan
+        self.target_state = target = (self.route.targets if plan is None else plan)[tries.made]
+        for at, route in self.fallbacks:
+            if at == tries.made:
+                self._answer_with(route)
         tries.begin_next()
         self.deadline = now + target.target.timeouts.total_s
+        if self.load is not None:
+            self.end_load(now)  # the attempt before this one has failed
+        load = target.load
+        if load is not None:
+            self.load, self.attempt_at = load, now
+            self.load_tokens = self.load_tokens or estimate_tokens(self.body_bytes)
+            load.begin(self.load_tokens, now)
+
+    def _answer_with(self, route: RouteState) -> None:
+        """Another model takes over, after all places of the one before it that were to be tried."""
+        asked, self.model, self.route = self.model, route.route.model, route
+        self.cells = route.cells[self.endpoint]
+        self.asked_model = self.asked_model or asked
+        self.limit_headers += f"x-forebay-answered-by: {self.model}\r\n"
+
+    def tell_first(self, now: float) -> None:
+        """The first token of the current attempt, which is counted, has come."""
+        assert self.load is not None
+        self.first_s = now - self.attempt_at
+        self.load.tell_first(self.first_s, now)
+
+    def end_load(self, now: float) -> None:
+        """The current attempt, which is counted, has ended.
+
+        Args:
+            now: the loop's time.
+        """
+        load = self.load
+        assert load is not None
+        self.load = None
+        load.end(self.load_tokens, now)
+        if self.recorded and self.status < 300 and self.broken is None and not self.left:
+            load.succeed()
+            output = self.tokens.output_total if self.tokens is not None else 0
+            taken_s = now - self.attempt_at
+            if self.first_token_ns is None and output == 0:
+                load.tell_first(taken_s, now)
+            elif output > 1:
+                load.tell_token(max(0.0, taken_s - self.first_s) / output, now)
 
     def is_body_late(self, now_ns: int) -> bool:
         """Whether the caller takes too long to send the body."""

@@ -191,6 +191,8 @@ class Relay:
         exchange.tries.content_sent = True
         if meter.content_seen:
             exchange.first_token_ns = self._monotonic_ns() - exchange.started_ns
+            if exchange.load is not None:
+                exchange.tell_first(asyncio.get_running_loop().time())
         exchange.call.begin_stream(200, build_headers(exchange, content_type) + _STREAM_HEADERS)
 
     def _read_early_end(self, exchange: Exchange, meter: Meter) -> Answer | None:

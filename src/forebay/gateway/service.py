@@ -23,6 +23,7 @@ from forebay.core.errors import (
 )
 from forebay.core.routes import Endpoint
 from forebay.gateway.call import Call, CallerGone
+from forebay.gateway.choosing import Chooser
 from forebay.gateway.ending import DRAINING, Ending, count_estimate, explain_cancel
 from forebay.gateway.intake import Intake
 from forebay.gateway.memory import Memory
@@ -68,6 +69,7 @@ class Service:
         self.draining = False
         self.memory = Memory(state.snapshot.limits.memory_max_bytes)
         self.intake = Intake(clock, self.memory)
+        self._chooser = Chooser(self._loop.time)
         self._relay = Relay(clock)
         self._ending = Ending(self._relay, recorder, clock, worker)
         self._clock = clock
@@ -171,6 +173,8 @@ class Service:
         if exchange.reservation is not None:
             self.quota.settle(exchange)
             count_estimate(exchange)
+        if exchange.load is not None:
+            exchange.end_load(self._loop.time())
         connection = exchange.connection
         if connection is not None:
             exchange.connection = None
@@ -181,6 +185,8 @@ class Service:
 
     def _send_first(self, exchange: Exchange) -> bool:
         """Sends to the first target if a connection to it lies ready."""
+        if not self._chooser.prepare(exchange):
+            return False
         target = exchange.target_state
         if target.problem is not None or exchange.endpoint not in target.heads:
             return False
@@ -238,12 +244,15 @@ class Service:
             return False
         exchange.connection = None
         connection.release()
-        self._count_stream(exchange, exchange.target_state)
+        self._count_stream(exchange)
         return True
 
     # --- attempts -------------------------------------------------------------------------------------------
 
     async def _attempt_all(self, exchange: Exchange) -> None:
+        if exchange.plan is None and not self._chooser.prepare(exchange):
+            self._ending.finish_explained(exchange, self._chooser.explain(exchange))
+            return
         tries = exchange.tries
         if exchange.endpoint is Endpoint.COUNT_TOKENS and not exchange.target_state.counts_tokens:
             self._ending.finish_here(exchange)
@@ -256,7 +265,7 @@ class Service:
                 answer = await self._attempt(exchange, target)
             except TargetError as error:
                 if error.fault is Fault.TARGET:
-                    self._count_attempt(exchange, target, good=False)
+                    self._count_attempt(exchange, good=False)
                     self._troubles.tell(target.target.id, error)
                 step = choose_after_error(tries, error)
                 if step is Step.STOP:
@@ -267,7 +276,7 @@ class Service:
                 continue
             if answer is None:
                 return
-            self._count_attempt(exchange, target, good=False)
+            self._count_attempt(exchange, good=False, answer=answer)
             if choose_after_status(tries, answer.status) is Step.STOP:
                 self._ending.finish_answer(exchange, target.secret, answer)
                 return
@@ -298,11 +307,11 @@ class Service:
             if connection is not None:
                 connection.release()
         if answer is None:
-            self._count_stream(exchange, target)
+            self._count_stream(exchange)
             return None
         if answer.status >= 300:
             return answer
-        self._count_attempt(exchange, target, good=True)
+        self._count_attempt(exchange, good=True)
         self._ending.finish_answer(exchange, target.secret, answer)
         return None
 
@@ -349,22 +358,24 @@ class Service:
             answer = self._relay.correct_status(exchange, answer)
         return answer if crossing is None else self._relay.translate(exchange, answer)
 
-    def _count_attempt(self, exchange: Exchange, target: TargetState, *, good: bool) -> None:
+    def _count_attempt(self, exchange: Exchange, *, good: bool, answer: Answer | None = None) -> None:
+        target = exchange.target_state
         exchange.state.cells.cells[target.cell_ok if good else target.cell_failed] += 1
+        if not good and exchange.load is not None:
+            self._chooser.tell_failed(exchange.load, answer)
 
-    def _count_stream(self, exchange: Exchange, target: TargetState) -> None:
+    def _count_stream(self, exchange: Exchange) -> None:
         """Counts an attempt whose stream the caller has had, up to where it broke."""
         broken = exchange.broken if isinstance(exchange.broken, TargetError) else None
-        self._count_attempt(exchange, target, good=broken is None)
+        self._count_attempt(exchange, good=broken is None)
         if broken is not None:
-            self._troubles.tell(target.target.id, broken)
+            self._troubles.tell(exchange.target_state.target.id, broken)
 
     # --- all requests ---------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
         """Looks at everything in flight: who is too late.  To be called every `SWEEP_S`."""
-        now_ns = self._monotonic_ns()
-        now = self._loop.time()
+        now_ns, now = self._monotonic_ns(), self._loop.time()
         for exchange in tuple(self.active):
             # Stuck on the caller: the client's sweep, which ends an attempt and no more, does not see that.
             late = exchange.call.is_behind and exchange.deadline and now > exchange.deadline + 2 * SWEEP_S
@@ -374,11 +385,8 @@ class Service:
                 exchange.task.cancel()
         self.recorder.retry()
         self.quota.sweep()
-        cells = self.state.cells
-        cells.cells[cells.in_flight] = len(self.active)
-        cells.cells[cells.records_waiting] = self.recorder.waiting
-        cells.cells[cells.memory_held] = self.memory.held
-        cells.tell_waiting(self.quota.waits.counts)
+        self.state.cells.tell_held(len(self.active), self.recorder.waiting, self.memory.held)
+        self.state.cells.tell_waiting(self.quota.waits.counts)
 
     def cut_all(self) -> int:
         """Ends every request in flight, with an error in its dialect; returns how many."""

@@ -1,4 +1,4 @@
-"""How full and how fast a place is, as one worker's own requests tell: counts, and means that keep peaks.  Pure.
+"""How full and how fast a place is, as one worker's own requests tell: counts, and means with peaks.  Pure.
 
 It absorbs what happened and decides nothing.  Times are seconds of one clock, handed in.  What nobody has
 seen for `STALE_S` is unknown, which is neither fast nor idle.
@@ -13,6 +13,13 @@ PRESSURE_DECAY_S = 10.0  #: likewise of refusals
 EJECT_AFTER = 5  #: failures in a row
 EJECT_S, EJECT_MAX_S = 10.0, 300.0  #: twice as long each time
 BUSY_S = 1.0  #: that a replica is left alone after a refusal which names no time
+BYTES_PER_TOKEN = 4  #: of a request's body
+OUTPUT_GUESS = 256  #: tokens of an answer, where nobody has estimated it
+
+
+def estimate_tokens(body_bytes: int, output: int = OUTPUT_GUESS) -> int:
+    """Of a request, prompt and answer."""
+    return body_bytes // BYTES_PER_TOKEN + output
 
 
 class Pace:
@@ -100,9 +107,7 @@ class PoolLoad(Pace):
         if passed <= 0:
             return self.level
         used = self.used
-        return used + (self.level - used) * exp(
-            -passed / (LEVEL_UP_S if used > self.level else LEVEL_DOWN_S)
-        )
+        return used + (self.level - used) * exp(-passed / (LEVEL_UP_S if used > self.level else LEVEL_DOWN_S))
 
     def compute_pressure(self, now: float) -> float:
         if self.pressure == 0.0:
@@ -152,7 +157,7 @@ class ReplicaLoad(Pace):
         self.failures = self.ejections = 0
 
     def refuse(self, now: float, retry_after_s: float | None = None) -> None:
-        """It said that it has no room (429, 503): it is left alone for a while, and its pool counts as fuller."""
+        """It said that it has no room (429, 503): it is left alone for a while, and its pool is fuller."""
         self.retry_at = max(self.retry_at, now + (BUSY_S if retry_after_s is None else retry_after_s))
         for pool in self.pools:
             pool.pressure = min(1.0, pool.compute_pressure(now) + 1 / pool.size)

@@ -4,9 +4,9 @@
 2. The tier: the first, less the share that spills (`spill`).
 3. The group: by weights where the configuration names some; else the better of two that are drawn (power of
    two choices), by the time that an answer would take there.
-4. The replica: the one that owns the request's beginning or session on a ring of consistent hashing, passed on
-   while it is fuller than `LOAD_CAP` times the mean (bounded loads); else the one with the fewest tokens in
-   flight, of two that are drawn where there are many.
+4. The replica: the one that owns the request's beginning or session on a ring of consistent hashing, passed
+   on while it is fuller than `LOAD_CAP` times the mean (bounded loads); else the one with the fewest tokens
+   in flight, of two that are drawn where there are many.
 
 One draw serves all of it: what a comparison leaves of it is as random as before.  It must cost little, for
 it is in every request's way: nothing here looks at all replicas unless some are out of service.
@@ -55,7 +55,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Where a request goes.
 
     Attributes:
-        order: places of targets in their route, in the order in which they are to be tried; empty if no target
+        order: places of targets in their route, in the order in which they are to be tried; empty if none
             can answer the request.
         rejected: groups that can't, with the reason.  `list_unfit` names single replicas.
     """
@@ -124,7 +124,7 @@ def list_unfit(group: Group, now: float) -> list[tuple[Member, Reason]]:
 def _filter(fleet: Fleet, want: Want, now: float) -> tuple[list[Tier], tuple[tuple[Group, Reason], ...]]:
     """The tiers with those of their groups that may answer."""
     is_plain = not want.needs & fleet.lacking and want.tokens <= fleet.window_min
-    if is_plain and all([now >= group.load.unfit_until for group in fleet.groups]):
+    if is_plain and all([now >= group.load.unfit_until for group in fleet.groups]):  # noqa: C419 - faster
         return list(fleet.tiers), ()
     reasons = {group: _find_reason(group, want, now) for group in fleet.groups}
     if all(reasons.values()):
@@ -161,9 +161,7 @@ def _relent(fleet: Fleet, want: Want, reasons: dict[Group, Reason | None]) -> di
 # --- tier and group -----------------------------------------------------------------------------------------
 
 
-def _pick_tier(
-    fleet: Fleet, tiers: Sequence[Tier], want: Want, now: float, draw: float
-) -> tuple[int, float]:
+def _pick_tier(fleet: Fleet, tiers: Sequence[Tier], want: Want, now: float, draw: float) -> tuple[int, float]:
     """Which tier, and what is left of the draw."""
     spill_at = fleet.choosing.spill_at
     last = len(tiers) - 1

@@ -1,0 +1,138 @@
+"""Makes the plan of a request whose route has something to choose, and explains it to who may ask.
+
+The decision is `policy.route`'s; this hands it what the worker knows, the time and a draw.  A route with one
+target and without fallbacks never comes here.  Nothing here sends anything.
+"""
+
+from collections.abc import Callable
+from random import random
+
+import msgspec
+
+from forebay.core.errors import CapabilityMissing
+from forebay.core.routes import CAPABILITIES
+from forebay.gateway.model import Exchange, RouteState, TargetState
+from forebay.gateway.policy.attempt import Attempts
+from forebay.gateway.policy.explain import explain, explain_barred, explain_listed
+from forebay.gateway.policy.load import ReplicaLoad
+from forebay.gateway.policy.route import choose
+from forebay.gateway.relay import Answer
+from forebay.gateway.wants import read_want
+
+DEBUG_HEADER = b"x-forebay-debug"
+DEBUG_ROUTE = b"route"
+BUSY_STATUSES = frozenset({429, 503, 529})  #: of a target that has no room
+FAILED_STATUSES = frozenset({401, 403, 408, 500, 502, 504})  #: of one that is ill
+RETRY_AFTER_MAX_S = 300
+
+
+class Chooser:
+    """See the module.
+
+    Args:
+        get_time: the loop's time.
+        draw: gives random numbers from 0 up to but not including 1.
+    """
+
+    def __init__(self, get_time: Callable[[], float], draw: Callable[[], float] = random) -> None:
+        self._get_time = get_time
+        self._draw = draw
+
+    def prepare(self, exchange: Exchange) -> bool:
+        """Gives an admitted request its plan, if there is a choice; False where it is only to be explained.
+
+        Raises:
+            CapabilityMissing: no target can do what it needs.
+        """
+        if exchange.tries.made:
+            return True
+        if DEBUG_HEADER in exchange.call.headers and self._is_asked(exchange):
+            return False
+        route = exchange.route
+        assert route is not None
+        if route.groups or route.route.fallbacks:
+            self.plan(exchange)
+        return True
+
+    def plan(self, exchange: Exchange) -> None:
+        """Gives an admitted request its plan.
+
+        Raises:
+            CapabilityMissing: no target can do what it needs.
+        """
+        route = exchange.route
+        assert route is not None
+        limit = exchange.state.snapshot.table.attempts_max
+        fallbacks = self._list_fallbacks(exchange, route) if route.route.fallbacks else ()
+        if fallbacks and limit > 1:
+            limit -= 1  # the last attempt is another model's
+        targets = self._choose(exchange, route, limit)
+        changes = []
+        for fallback in fallbacks:
+            changes.append((len(targets), fallback))
+            targets += self._choose(exchange, fallback, 1)
+        exchange.plan, exchange.fallbacks = tuple(targets), tuple(changes)
+        exchange.tries = Attempts(exchange.state.snapshot.table.attempts_max, len(targets))
+        exchange.target_state = targets[0]
+
+    def _choose(self, exchange: Exchange, route: RouteState, limit: int) -> list[TargetState]:
+        if not route.groups:
+            return list(route.targets[:limit])
+        fleet = route.find_fleet(exchange.endpoint)
+        want = read_want(exchange, fleet)
+        exchange.load_tokens = want.tokens
+        plan = choose(fleet, want, self._get_time(), self._draw(), limit)
+        if not plan.order:
+            lacking = [name for at, name in enumerate(CAPABILITIES) if want.needs >> at & 1]
+            raise CapabilityMissing(
+                f"no place that answers the model `{route.route.model}` takes all that this request needs: "
+                f"{', '.join(lacking)}",
+                param="model",
+            )
+        return [route.places[index] for index in plan.order]
+
+    def _list_fallbacks(self, exchange: Exchange, route: RouteState) -> tuple[RouteState, ...]:
+        """The models that may take over, as far as the key may call them."""
+        assert exchange.key is not None
+        key = exchange.state.find_key(exchange.key.digest)
+        if key is None:
+            return ()
+        found = (key.routes.get(name) for name in route.route.fallbacks)
+        return tuple(each for each in found if each and each.targets and exchange.endpoint in each.cells)
+
+    def tell_failed(self, load: ReplicaLoad, answer: Answer | None) -> None:
+        """Of an attempt that its target counts.
+
+        Args:
+            answer: an error that the target answered; None if it did not.
+        """
+        now = self._get_time()
+        if answer is None or answer.status in FAILED_STATUSES:
+            load.fail(now)
+        elif answer.status in BUSY_STATUSES:
+            after = answer.retry_after
+            load.refuse(now, min(RETRY_AFTER_MAX_S, int(after)) if after.isdigit() else None)
+
+    # --- explaining -----------------------------------------------------------------------------------------
+
+    def _is_asked(self, exchange: Exchange) -> bool:
+        """Whether the caller wants to know where its request would go, and may."""
+        asked = exchange.call.headers.get(DEBUG_HEADER)
+        return asked == DEBUG_ROUTE and exchange.state.snapshot.limits.explains_routes
+
+    def explain(self, exchange: Exchange) -> bytes:
+        """JSON: where an admitted request would go, and why nowhere else."""
+        route = exchange.route
+        assert route is not None
+        assert exchange.key is not None
+        whole = exchange.state.routes[exchange.model]
+        barred = explain_barred(exchange.key, [place.target for place in whole.places])
+        limit = exchange.state.snapshot.table.attempts_max
+        if route.groups:
+            fleet = route.find_fleet(exchange.endpoint)
+            want = read_want(exchange, fleet)
+            explained = explain(fleet, want, self._get_time(), self._draw(), limit, route.groups)
+        else:
+            explained = explain_listed([place.target for place in route.targets], limit)
+        explained.candidates.extend(barred)
+        return msgspec.json.encode({"model": exchange.model, **msgspec.to_builtins(explained)})

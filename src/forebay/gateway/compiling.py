@@ -1,0 +1,119 @@
+"""Compiles a snapshot into what a worker serves by: targets ready to be sent to, routes, keys.
+
+It opens no connection and refuses no snapshot for one target's sake.
+"""
+
+import ssl
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from forebay.core.errors import TargetError, TargetMisconfigured, UpstreamCredentials
+from forebay.core.routes import Endpoint, Snapshot, Target
+from forebay.gateway.crossing import Crossing
+from forebay.gateway.dialect import Dialect, FindWay
+from forebay.gateway.loads import Loads
+from forebay.gateway.metrics import Cells
+from forebay.gateway.model import RouteState, State, TargetState
+from forebay.gateway.policy.load import ReplicaLoad
+from forebay.gateway.ways import Ways
+from forebay.net.client import Address, Client, Origin, parse_address
+
+ReadSecret = Callable[[str], str]  #: resolves `env:NAME` or `file:PATH`; raises LookupError with a reason
+
+
+def build_state(
+    snapshot: Snapshot,
+    *,
+    client: Client,
+    cells: Cells,
+    read_secret: ReadSecret,
+    dialect: Dialect,
+    find_way: FindWay,
+    loads: Loads | None = None,
+) -> State:
+    """Compiles a snapshot.  Pools of addresses that stay are kept.
+
+    A target that is of no use has a `problem`, and is no reason to refuse the rest: a key that was revoked
+    must stop working whatever else has been edited.
+    """
+    ways = Ways(dialect, find_way)
+    parts = (loads or Loads()).follow(snapshot.table, snapshot.quota_workers)
+    targets: dict[str, TargetState] = {}
+    routes: dict[str, RouteState] = {}
+    for route in snapshot.table.routes:
+        for target in route.targets:
+            if target.id not in targets:
+                load = parts.replicas.get(target.id)
+                targets[target.id] = _build_target(target, client, cells, read_secret, ways, load)
+        places = tuple(targets[target.id] for target in route.targets)
+        routes[route.model] = RouteState(
+            route=route,
+            targets=places,
+            cells={endpoint: cells.endpoint(route.model, endpoint.value) for endpoint in route.endpoints},
+            places=places,
+            groups=parts.groups.get(route.model, ()),
+        )
+    return State(
+        snapshot=snapshot,
+        table_hash=snapshot.table.compute_hash(),
+        routes=routes,
+        keys={entry.digest: entry for entry in snapshot.keys},
+        known={},
+        filtered={},
+        cells=cells,
+        unknown=cells.endpoint("", ""),
+    )
+
+
+def list_problems(state: State) -> list[str]:
+    """Why some targets cannot be sent to, each once."""
+    found = {
+        target.target.id: target.problem.message
+        for route in state.routes.values()
+        for target in route.targets
+        if target.problem is not None
+    }
+    return list(found.values())
+
+
+def _build_target(
+    target: Target,
+    client: Client,
+    cells: Cells,
+    read_secret: ReadSecret,
+    ways: Ways,
+    load: ReplicaLoad | None,
+) -> TargetState:
+    problem: TargetError | None = None
+    secret = ""
+    heads: dict[Endpoint, bytes] = {}
+    crossings: dict[Endpoint, Crossing] = {}
+    origin = Origin(client, Address(scheme="http", host="", port=0), 0, None)  # which nobody will ask
+    try:
+        if target.api_key is not None:
+            secret = read_secret(target.api_key)
+    except LookupError as error:
+        problem = UpstreamCredentials(f"the credentials of target {target.id} are missing: {error}")
+    try:
+        address, path = parse_address(target.url, target.tls_ca)
+        if query := urlsplit(target.url).query:
+            path += f"?{query}"
+        heads, crossings = ways.build(target, address.authority, path, secret)
+        origin = client.origin(address, target.connections_max, target.id)
+    except ValueError:  # its words may hold the URL, and that a password
+        problem = TargetMisconfigured(f"the address of target {target.id} is of no use")
+    except OSError as error:
+        reason = "it holds no certificate in PEM" if isinstance(error, ssl.SSLError) else error.strerror
+        problem = TargetMisconfigured(f"the file `tls_ca` of target {target.id} is of no use: {reason}")
+    cell_ok, cell_failed = cells.attempts(target.id)
+    return TargetState(
+        target=target,
+        origin=origin,
+        heads=heads,
+        crossings=crossings,
+        secret=secret.encode(),
+        problem=problem,
+        cell_ok=cell_ok,
+        cell_failed=cell_failed,
+        load=load,
+    )

@@ -1,0 +1,182 @@
+"""Tells of a choice what `route` decided and on what grounds: each candidate, its score, and why it is none.
+
+Pure, and for people: it decides again with the same arguments, so that it tells what would happen, and costs
+far more than the choice itself.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from forebay.core.keys import KeyEntry
+from forebay.core.routes import CAPABILITIES, Target
+from forebay.gateway.policy.fleet import Fleet, Group, Member
+from forebay.gateway.policy.load import STALE_S, Pace
+from forebay.gateway.policy.route import (
+    NOMINAL_S,
+    Reason,
+    Want,
+    choose,
+    compute_score,
+    find_ill,
+)
+from forebay.gateway.policy.spill import compute_spill
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One target.  What is not known is null."""
+
+    target: str
+    pool: str
+    tier: str
+    region: str
+    rank: int | None = None  #: 0 is tried first; null where it would not be tried at all
+    rejected: Reason | None = None
+    why: str = ""  #: the same in words
+    score_s: float | None = None  #: of its pool: seconds that an answer costs there; less is better
+    requests: int | None = None  #: in flight, this worker's
+    tokens: int | None = None
+    used: float | None = None  #: share of its pool's capacity
+    first_token_s: float | None = None
+    token_s: float | None = None
+    weight: float | None = None
+
+
+class TierView(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    spill: float  #: the share of such requests that goes on to the next tier
+
+
+class Explained(msgspec.Struct, frozen=True, kw_only=True):
+    """Attributes:
+    chosen_by: `load` or `listed`.
+    needs: what the request needs beyond text.
+    """
+
+    chosen_by: str
+    priority: str = ""
+    tokens: int | None = None
+    needs: list[str] = []
+    tiers: list[TierView] = []
+    candidates: list[Candidate] = []
+
+
+def explain(
+    fleet: Fleet, want: Want, now: float, draw: float, limit: int, groups: Iterable[Group] = ()
+) -> Explained:
+    """What `choose` makes of the same arguments.
+
+    Args:
+        groups: all of the route; those that are not in the fleet don't answer the endpoint.
+    """
+    plan = choose(fleet, want, now, draw, limit)
+    ranks = {index: rank for rank, index in enumerate(plan.order)}
+    rejected = dict(plan.rejected)
+    candidates = []
+    for group in dict.fromkeys((*fleet.groups, *groups)):
+        answer_s = group.load.estimate(want.output_tokens, now)
+        score = compute_score(group, fleet, NOMINAL_S if answer_s is None else answer_s)
+        for member in group.members:
+            reason = rejected.get(group)
+            if group not in fleet.groups:
+                reason = Reason.ENDPOINT
+            elif reason not in (Reason.CAPABILITY, Reason.WINDOW) and member.index not in ranks:
+                reason = find_ill(member.load, now)
+            candidates.append(_describe(group, member, ranks.get(member.index), reason, want, now, score))
+    candidates.sort(key=lambda each: (each.rank is None, each.rank or 0, each.rejected is not None))
+    spill_at = fleet.choosing.spill_at
+    return Explained(
+        chosen_by="load",
+        priority=want.priority,
+        tokens=want.tokens,
+        needs=[name for at, name in enumerate(CAPABILITIES) if want.needs >> at & 1],
+        tiers=[
+            TierView(name=tier.name, spill=round(compute_spill(tier.groups, want.priority, spill_at, now), 4))
+            for tier in fleet.tiers
+        ],
+        candidates=candidates,
+    )
+
+
+def explain_listed(targets: Sequence[Target], limit: int) -> Explained:
+    """Of a route whose targets are tried in their order."""
+    candidates = [_name(target, rank=rank if rank < limit else None) for rank, target in enumerate(targets)]
+    return Explained(chosen_by="listed", candidates=candidates)
+
+
+def explain_barred(key: KeyEntry, targets: Iterable[Target]) -> list[Candidate]:
+    """Targets that a key may not be sent to."""
+    barred = []
+    for target in targets:
+        if key.allows_target(target.tier, target.region):
+            continue
+        if key.regions and target.region not in key.regions:
+            why = f"the key is bound to the regions {', '.join(key.regions)}"
+            barred.append(_name(target, rejected=Reason.REGION, why=why))
+        else:
+            why = f"the key goes no further than to the tier {key.tier_max}"
+            barred.append(_name(target, rejected=Reason.TIER, why=why))
+    return barred
+
+
+def _name(
+    target: Target, rank: int | None = None, rejected: Reason | None = None, why: str = ""
+) -> Candidate:
+    return Candidate(
+        target=target.id,
+        pool=target.pool,
+        tier=target.tier,
+        region=target.region,
+        rank=rank,
+        rejected=rejected,
+        why=why,
+        weight=target.weight,
+    )
+
+
+def _describe(
+    group: Group,
+    member: Member,
+    rank: int | None,
+    reason: Reason | None,
+    want: Want,
+    now: float,
+    score: float,
+) -> Candidate:
+    load = member.load
+    first, token = _read_pace(load, now)
+    return msgspec.structs.replace(
+        _name(member.target, rank, reason, _say(reason, group, member, want, now)),
+        score_s=round(score, 6),
+        requests=load.requests,
+        tokens=load.tokens,
+        used=round(group.load.used, 4) if group.load.has_capacity else None,
+        first_token_s=first,
+        token_s=token,
+    )
+
+
+def _read_pace(pace: Pace, now: float) -> tuple[float | None, float | None]:
+    return (
+        round(pace.first_s, 6) if now - pace.first_at <= STALE_S else None,
+        round(pace.token_s, 6) if now - pace.token_at <= STALE_S else None,
+    )
+
+
+def _say(reason: Reason | None, group: Group, member: Member, want: Want, now: float) -> str:
+    match reason:
+        case Reason.CAPABILITY:
+            lacks = want.needs & ~group.capabilities
+            return f"lacks {', '.join(name for at, name in enumerate(CAPABILITIES) if lacks >> at & 1)}"
+        case Reason.WINDOW:
+            return f"about {want.tokens} tokens, and its context window holds {group.window}"
+        case Reason.EJECTED:
+            return (
+                f"{member.load.failures} failures in a row; back in {member.load.ejected_until - now:.1f} s"
+            )
+        case Reason.BUSY:
+            return f"it refused requests; asked again in {member.load.retry_at - now:.1f} s"
+        case Reason.ENDPOINT:
+            return f"its dialect, {member.target.dialect}, has no such endpoint"
+        case _:
+            return ""
