@@ -137,10 +137,10 @@ def _take(raw: bytes, at: int, size: int) -> tuple[bytes, int]:
 
 def encode_message(headers: dict[str, str], payload: bytes) -> bytes:
     """One message on the wire, for servers."""
-    head = b"".join(
-        bytes((len(name),)) + name.encode() + bytes((_STRING,)) + _LENGTH.pack(len(value)) + value.encode()
-        for name, value in headers.items()
-    )
+    head = b""
+    for name, value in headers.items():
+        spelled, said = name.encode(), value.encode()
+        head += bytes((len(spelled),)) + spelled + bytes((_STRING,)) + _LENGTH.pack(len(said)) + said
     lengths = struct.pack(">II", _FRAME + len(head) + len(payload), len(head))
     body = lengths + _CRC.pack(zlib.crc32(lengths)) + head + payload
     return body + _CRC.pack(zlib.crc32(body))

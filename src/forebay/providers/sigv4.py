@@ -109,8 +109,9 @@ def write_canonical_request(method: str, path: str, names: str, lines: str, body
 
 def write_canonical_query(query: str) -> str:
     """The parameters in order, each encoded in the one way that AWS has."""
-    pairs = [part.partition("=") for part in query.split("&") if part]
-    return "&".join(sorted(f"{_encode(name)}={_encode(value)}" for name, _, value in pairs))
+    parts = [part.partition("=") for part in query.split("&") if part]
+    pairs = sorted((_encode(name), _encode(value)) for name, _, value in parts)
+    return "&".join(f"{name}={value}" for name, value in pairs)
 
 
 def write_canonical_headers(headers: Headers) -> tuple[str, str]:
