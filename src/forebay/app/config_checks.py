@@ -18,6 +18,7 @@ from forebay.app.config_explain import suggest_hint
 from forebay.app.config_limits_checks import Found, check_limits
 from forebay.app.config_model import ControlConfig, GatewayConfig
 from forebay.app.config_oidc import check_oidc
+from forebay.app.config_pools_checks import check_pools, has_place
 from forebay.app.config_problems import ConfigProblem, Severity, format_key
 from forebay.app.config_source import KeyPath, Source
 from forebay.app.config_usage_checks import check_priced_units, check_usage, list_units
@@ -44,6 +45,7 @@ def compute_check_problems(
         *check_reference(("data", "database"), _mapping(source.data.get("data")), origin, env),
         *check_reference(("limits", "authority"), _mapping(source.data.get("limits")), origin, env),
         *check_limits(source.data),
+        *check_pools(source.data),
     ]
     return make_problems(source, found)
 
@@ -185,8 +187,10 @@ def _check_models(data: Mapping[str, Any], origin: ConfigOrigin, env: Mapping[st
 def _check_place(path: KeyPath, target: Mapping[str, Any]) -> Iterator[Found]:
     if "engine" in target and "url" in target:
         yield _error(path, "has both `engine` and `url`", "make two targets of it, or remove one")
-    elif "engine" not in target and "url" not in target:
-        yield _error(path, "has neither `engine` nor `url`", "name an engine of this file or an address")
+    elif not has_place(target):
+        yield _error(
+            path, "has neither `engine` nor `url`", "name an engine of this file, an address or a pool"
+        )
     if "engine" in target:
         for key in _ENGINE_FORBIDS:
             if key in target:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, PrivateAttr, StrictInt, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, StrictBool, StrictFloat, StrictInt, model_validator
 
 from forebay.app.config_alerts import AlertsConfig
 from forebay.app.config_defaults import fill_engines_and_models
 from forebay.app.config_ledger import LedgerConfig
 from forebay.app.config_limits import LimitsConfig
 from forebay.app.config_oidc import OidcConfig
+from forebay.app.config_pools import ChoosingConfig, PlaceConfig, PoolConfig
 from forebay.app.config_prices import PricesConfig
 from forebay.app.config_usage import RULES_MAX, UsageRuleConfig
 from forebay.app.config_values import (
@@ -37,7 +38,6 @@ from forebay.app.config_values import (
     Section,
     TargetUrl,
     Threads,
-    Tier,
     Weights,
 )
 from forebay.core.routes import Endpoint
@@ -102,6 +102,11 @@ class GatewayConfig(Section):
     )
     attempts_max: Annotated[StrictInt, Field(ge=1, le=10)] = Field(
         default=3, description="Targets that are tried for one request, the first included."
+    )
+    explain_routes: StrictBool = Field(
+        default=False,
+        description="Answers a request with the header `x-forebay-debug: route` with where it would go and "
+        "why, addresses excepted, instead of sending it; to any key.",
     )
     drain: DrainConfig = Field(default=DrainConfig(), description="How the gateway ends.")
 
@@ -171,10 +176,21 @@ class TimeoutsConfig(Section):
     )
 
 
-class TargetConfig(Section):
-    """One place that answers a model: either an engine of this file or an address."""
+class TargetConfig(PlaceConfig):
+    """What answers a model: an engine of this file, an address, or all replicas of a pool."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["engine"]}, {"required": ["url"]}]})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["engine"]},
+                {"required": ["url"]},
+                {
+                    "required": ["pool"],
+                    "not": {"anyOf": [{"required": ["engine"]}, {"required": ["url"]}]},
+                },
+            ]
+        }
+    )
 
     engine: EngineName | None = Field(
         default=None, description="Name of an engine on this machine; exclusive with `url`."
@@ -199,23 +215,15 @@ class TargetConfig(Section):
     tls_ca: ResolvedPath | None = Field(
         default=None, description="PEM file with the authorities to trust instead of the system's."
     )
-    tier: Tier | None = Field(
-        default=None,
-        description="Kind of capacity; null takes `provisioned` for an engine, `provider` for a `url`.",
-    )
-    region: Label | None = Field(
-        default=None,
-        description="Where it is, such as `eu-west`. Requests of a key that is bound to regions never go to "
-        "a target without one.",
-    )
-    version: Label | None = Field(
-        default=None,
-        description="Version of the model there, such as `2026-11-30`. It stands on records, and usage and "
-        "bills can be told apart by it.",
-    )
     pool: Label | None = Field(
         default=None,
-        description="Name for like replicas in metrics and records; null takes the engine or the host.",
+        description="Name for like replicas in metrics and records; null takes the engine or the host. What "
+        "`pools` says of that name holds for the target where it is silent itself.",
+    )
+    weight: Annotated[StrictFloat | StrictInt, Field(ge=0, le=1_000_000)] | None = Field(
+        default=None,
+        description="Its share among the targets of its tier, instead of what their load says; 0 is for when "
+        "no other is left.",
     )
     connections_max: Count = Field(
         default=1024,
@@ -232,6 +240,7 @@ class TargetConfig(Section):
 
     @property
     def chosen_tier(self) -> str:
+        """Unless its pool says another."""
         return self.tier or ("provisioned" if self.engine else "provider")
 
     @property
@@ -251,7 +260,16 @@ class ModelConfig(Section):
         "`messages`. A model that answers `chat/completions` answers `messages` too."
     )
     targets: Annotated[tuple[TargetConfig, ...], Field(min_length=1, max_length=256)] = Field(
-        description="Where it is answered, in the order in which the targets are tried."
+        description="Where it is answered; without `pools` and weights, in the order in which the targets "
+        "are tried."
+    )
+    fallbacks: Annotated[tuple[ModelName, ...], Field(max_length=8)] = Field(
+        default=(),
+        description="Other models that answer, in this order, where none of the targets does; the last of "
+        "`gateway.attempts_max` attempts is kept for them.",
+    )
+    routing: ChoosingConfig = Field(
+        default=ChoosingConfig(), description="How a target is chosen for each request."
     )
 
 
@@ -275,6 +293,9 @@ class Config(Section):
     models: Mapping[ModelName, ModelConfig] = Field(
         default_factory=dict,
         description="Public names that callers use. Default: every engine under its own name.",
+    )
+    pools: Mapping[Label, PoolConfig] = Field(
+        default_factory=dict, description="Like replicas, by the name that targets give as their `pool`."
     )
     prices: PricesConfig = Field(default=PricesConfig(), description="What requests cost, for the bill.")
     alerts: AlertsConfig = Field(

@@ -7,6 +7,7 @@ old snapshot or the new one and nothing else; it never decides when a snapshot i
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -14,7 +15,8 @@ from forebay.app.atomic_file import write_atomically
 from forebay.app.config import Config
 from forebay.app.config_dialect_checks import complete_endpoints
 from forebay.app.config_limits import CompiledLimits
-from forebay.app.config_model import ModelConfig, TargetConfig
+from forebay.app.config_model import LlamaCppEngine, TargetConfig
+from forebay.app.config_pools import PlaceConfig, find_facts, share_weight
 from forebay.core.keys import KeyEntry
 from forebay.core.limits import Measure
 from forebay.core.routes import (
@@ -52,14 +54,28 @@ def compile_snapshot(
     keys = tuple(keys)
     routes = []
     for model in sorted(config.models):
-        targets = tuple(_compile_targets(model, config.models[model], engine_urls))
+        targets = tuple(_compile_targets(model, config, engine_urls))
         listed = config.models[model]
         endpoints = complete_endpoints(listed.endpoints, (target.dialect for target in listed.targets))
-        routes.append(Route(model=model, endpoints=endpoints, targets=targets, created_s=created_s))
+        is_fleet = any(each.weight is not None or each.pool in config.pools for each in listed.targets)
+        routes.append(
+            Route(
+                model=model,
+                endpoints=endpoints,
+                targets=targets,
+                created_s=created_s,
+                choosing=listed.routing.compile(is_fleet=is_fleet),
+                fallbacks=listed.fallbacks,
+            )
+        )
     compiled = CompiledLimits(config.limits.rules, keys, config.limits.signals)
     keys = [msgspec.structs.replace(key, limits=compiled.by_key[key.id]) for key in keys]
     return Snapshot(
-        table=RouteTable(routes=tuple(routes), attempts_max=config.gateway.attempts_max),
+        table=RouteTable(
+            routes=tuple(routes),
+            pools=tuple(config.pools[name].compile(name) for name in sorted(config.pools)),
+            attempts_max=config.gateway.attempts_max,
+        ),
         keys=tuple(sorted(keys, key=lambda key: key.id)),
         limits=_compile_limits(config),
         quotas=tuple(compiled.limits[limit_id] for limit_id in sorted(compiled.limits)),
@@ -68,6 +84,7 @@ def compile_snapshot(
         quota_workers=workers,
         quota_allow_unpriced=config.limits.unpriced == "allow",
         prices=config.prices.price_book.prices if _counts_cost(compiled) else (),
+        explains_routes=config.gateway.explain_routes,
     )
 
 
@@ -86,28 +103,49 @@ def find_missing_engines(config: Config, engine_urls: Mapping[str, str]) -> tupl
     return tuple(sorted(named - set(engine_urls)))
 
 
-def _compile_targets(name: str, model: ModelConfig, engine_urls: Mapping[str, str]) -> Iterator[Target]:
+def _compile_targets(name: str, config: Config, engine_urls: Mapping[str, str]) -> Iterator[Target]:
     """Ids read `MODEL@POOL`, and `MODEL@POOL#2` for the second in the same pool: a change to one target
     gives no other target another name."""
     seen: dict[str, int] = {}
-    for target in model.targets:
+    for target in config.models[name].targets:
         pool = target.chosen_pool
-        seen[pool] = seen.get(pool, 0) + 1
-        url = target.url if target.engine is None else engine_urls.get(target.engine)
-        if url is None:
-            continue
-        suffix = f"#{seen[pool]}" if seen[pool] > 1 else ""
-        yield _compile_target(f"{name}@{pool}{suffix}", name, target, url)
+        urls = _list_urls(target, config, engine_urls)
+        for url in urls:
+            seen[pool] = seen.get(pool, 0) + 1
+            if url is None:
+                continue
+            suffix = f"#{seen[pool]}" if seen[pool] > 1 else ""
+            facts = find_facts((target, config.pools.get(pool), _describe_engine(target, config)))
+            facts["weight"] = share_weight(target.weight, len(urls))
+            yield _compile_target(f"{name}@{pool}{suffix}", name, target, url, facts)
 
 
-def _compile_target(target_id: str, name: str, target: TargetConfig, url: str) -> Target:
+def _list_urls(
+    target: TargetConfig, config: Config, engine_urls: Mapping[str, str]
+) -> tuple[str | None, ...]:
+    """The addresses of a target: None for an engine that has none."""
+    if target.engine is not None:
+        return (engine_urls.get(target.engine),)
+    if target.url is not None:
+        return (target.url,)
+    return config.pools[target.chosen_pool].replicas
+
+
+def _describe_engine(target: TargetConfig, config: Config) -> PlaceConfig | None:
+    engine = config.engines.get(target.engine or "")
+    if not isinstance(engine, LlamaCppEngine):
+        return None
+    return PlaceConfig(requests_max=engine.slots, context_window=engine.context_tokens)
+
+
+def _compile_target(
+    target_id: str, name: str, target: TargetConfig, url: str, facts: Mapping[str, Any]
+) -> Target:
     timeouts = target.timeouts
     return Target(
         id=target_id,
         pool=target.chosen_pool,
-        tier=target.chosen_tier,
-        region=target.region or "",
-        version=target.version or "",
+        **{"tier": target.chosen_tier, **facts},
         dialect=target.dialect,
         url=url.rstrip("/"),
         model=target.chosen_model(name),

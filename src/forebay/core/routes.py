@@ -138,7 +138,6 @@ class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
     segment_max_bytes: int = 64 * 1024 * 1024  #: a ledger segment; a change needs a restart
     drain_grace_s: float = 0.0  #: from "not ready" to "accepts no more"
     drain_deadline_s: float = 30.0  #: for streams to finish
-    explains_routes: bool = False  #: to any key that asks with the header `x-forebay-debug: route`
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +152,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     quota_workers: int = 1  #: between whom the limits are shared when nobody lends
     quota_allow_unpriced: bool = False  #: requests without a price pass limits of cost
     prices: tuple[Price, ...] = ()  #: the book, where a limit counts cost
+    explains_routes: bool = False  #: to any key that asks with the header `x-forebay-debug: route`
     version: int = 1
 
     def compute_hash(self) -> str:

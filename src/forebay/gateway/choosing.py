@@ -118,7 +118,7 @@ class Chooser:
     def _is_asked(self, exchange: Exchange) -> bool:
         """Whether the caller wants to know where its request would go, and may."""
         asked = exchange.call.headers.get(DEBUG_HEADER)
-        return asked == DEBUG_ROUTE and exchange.state.snapshot.limits.explains_routes
+        return asked == DEBUG_ROUTE and exchange.state.snapshot.explains_routes
 
     def explain(self, exchange: Exchange) -> bytes:
         """JSON: where an admitted request would go, and why nowhere else."""

@@ -1,0 +1,159 @@
+"""The settings of `forebay.yaml` that say what a place is and how one is chosen: `pools`, and what a target
+and a model say of the same.
+
+What a target says itself goes before what its pool says.  Pure; `config_model` puts it in its place, and
+`config_pools_checks` looks at several of them together.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StrictFloat, StrictInt
+
+from forebay.app.config_values import Label, Section, TargetUrl, Tier
+from forebay.core.routes import Affinity, Choosing, Order, Pool
+
+Capability = Literal["tools", "images", "audio", "documents", "json_schema"]
+RequestsAtOnce = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
+TokensAtOnce = Annotated[StrictInt, Field(ge=1, le=1 << 40)]
+FACTS = (
+    "tier",
+    "region",
+    "version",
+    "requests_max",
+    "tokens_max",
+    "context_window",
+    "capabilities",
+    "distance_s",
+    "price_usd_per_mtok",
+)  #: what a target takes from its pool where it is silent
+
+
+class PlaceConfig(Section):
+    """What a pool says of its replicas, and a target of itself."""
+
+    tier: Tier | None = Field(
+        default=None,
+        description="Kind of capacity, in the order in which load spills; null takes the pool's, else "
+        "`provisioned` for an engine, `provider` for an address.",
+    )
+    region: Label | None = Field(
+        default=None,
+        description="Where it is, such as `eu-west`. Requests of a key that is bound to regions never go to "
+        "a target without one.",
+    )
+    version: Label | None = Field(
+        default=None,
+        description="Version of the model there, such as `2026-11-30`. It stands on records, and usage and "
+        "bills can be told apart by it.",
+    )
+    requests_max: RequestsAtOnce | None = Field(
+        default=None,
+        description="Requests that a replica serves well at once; from `spill_at` of it on, requests spill "
+        "to the next tier. Null takes an engine's `slots`, and is unknown for an address.",
+    )
+    tokens_max: TokensAtOnce | None = Field(
+        default=None,
+        description="Tokens in flight that a replica serves well at once, prompts and answers; likewise.",
+    )
+    context_window: TokensAtOnce | None = Field(
+        default=None,
+        description="Tokens of one request, prompt and answer together; longer ones go elsewhere. Null "
+        "takes an engine's `context_tokens`, and is unknown for an address.",
+    )
+    capabilities: Annotated[tuple[Capability, ...], Field(max_length=5)] | None = Field(
+        default=None,
+        description="What it takes beyond text: `tools`, `images`, `audio`, `documents`, `json_schema`. "
+        "Requests that need anything else go elsewhere. Null: nobody knows, so all of it is tried.",
+    )
+    distance_s: Annotated[StrictFloat, Field(ge=0, le=60, allow_inf_nan=False)] | None = Field(
+        default=None, description="The network's share of an answer's time, to there and back."
+    )
+    price_usd_per_mtok: Annotated[StrictFloat, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="What a million tokens cost there, roughly, for choosing alone; the bill goes by "
+        "`prices`.",
+    )
+
+
+class PoolConfig(PlaceConfig):
+    """Like replicas in one place."""
+
+    hardware: Label | None = Field(default=None, description="What it runs on, such as `h100`; for people.")
+    engine: Label | None = Field(
+        default=None, description="The software that runs the model, such as `vllm`; for people."
+    )
+    precision: Label | None = Field(default=None, description="Of the weights, such as `fp8`; for people.")
+    replicas: Annotated[tuple[TargetUrl, ...], Field(max_length=1024)] = Field(
+        default=(),
+        description="Addresses of its replicas, for targets that name the pool and no place of their own.",
+    )
+
+    def compile(self, name: str) -> Pool:
+        return Pool(
+            name=name,
+            hardware=self.hardware or "",
+            engine=self.engine or "",
+            precision=self.precision or "",
+        )
+
+
+class ChoosingConfig(Section):
+    """How a model's targets are chosen."""
+
+    order: Order | None = Field(
+        default=None,
+        description="`listed` tries targets in the order of the file; `load` takes the best place as docs/"
+        "routing.md says. Null: `load` if a target names one of `pools` or has a `weight`, else `listed`.",
+    )
+    affinity: Affinity = Field(
+        default=Affinity.PREFIX,
+        description="Which requests go to the same replica of a pool while it is not much fuller than the "
+        "others: those whose prompts begin alike, those of one session (the header `x-forebay-session`, else "
+        "the field `user`), or none. A request with the header stays with its replica in any case.",
+    )
+    prefix_bytes: Annotated[StrictInt, Field(ge=16, le=65_536)] = Field(
+        default=256, description="Bytes of a prompt that count as its beginning."
+    )
+    spill_at: Annotated[StrictFloat, Field(ge=0.1, le=10, allow_inf_nan=False)] = Field(
+        default=0.8,
+        description="Share of a tier's capacity in use, from which on a growing share of requests spills to "
+        "the next tier; interactive ones a little earlier, batch ones later.",
+    )
+    price_s_per_usd: Annotated[StrictFloat, Field(ge=0, le=1e6, allow_inf_nan=False)] = Field(
+        default=0.0,
+        description="Seconds of waiting that one USD per million tokens is worth, between pools of a tier; "
+        "0 looks at time alone.",
+    )
+
+    def compile(self, *, is_fleet: bool) -> Choosing:
+        """
+        Args:
+            is_fleet: whether the targets are described well enough to choose by load unasked.
+        """
+        return Choosing(
+            order=self.order or (Order.LOAD if is_fleet else Order.LISTED),
+            affinity=self.affinity,
+            prefix_bytes=self.prefix_bytes,
+            spill_at=self.spill_at,
+            price_s_per_usd=self.price_s_per_usd,
+        )
+
+
+def find_facts(places: Iterable[PlaceConfig | None]) -> dict[str, Any]:
+    """What a place is: of each fact what the first says that says anything; without those nobody knows."""
+    found: dict[str, Any] = {}
+    for place in places:
+        for name in FACTS if place is not None else ():
+            value = getattr(place, name)
+            if value is not None:
+                found.setdefault(name, value)
+    return found
+
+
+def share_weight(weight: float | None, replicas: int) -> float | None:
+    """Of one replica of a target."""
+    return None if weight is None else weight / replicas
+
+
+Pools = Mapping[str, PoolConfig]

@@ -1,0 +1,98 @@
+"""What concerns `pools`, the targets that name them, and `fallbacks` together.
+
+Works on the raw values, as `config_checks` does, which calls it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from forebay.app.config_explain import suggest_hint
+from forebay.app.config_problems import Severity
+from forebay.app.config_source import KeyPath
+
+Found = tuple[KeyPath, str, str, Severity, bool]
+
+
+def check_pools(data: Mapping[str, Any]) -> Iterator[Found]:
+    """Mistakes and warnings; settings of a wrong type are passed over, since they are reported already."""
+    pools = _mapping(data.get("pools"))
+    named = set()
+    for target, path in _list_targets(data):
+        pool = target.get("pool")
+        if not isinstance(pool, str):
+            continue
+        named.add(pool)
+        if "engine" not in target and "url" not in target:
+            yield from _check_replicas((*path, "pool"), pools, pool)
+        elif pools and pool not in pools:
+            hint = suggest_hint(pool, pools, "the pools are")
+            yield (*path, "pool"), "stands not under `pools`", hint, Severity.WARNING, False
+    for name, pool in pools.items():
+        if "models" in data and name not in named:
+            yield ("pools", name), "no target names this pool", "name it in one", Severity.WARNING, False
+        replicas = _mapping(pool).get("replicas")
+        urls = replicas if isinstance(replicas, list) else []
+        for index, url in enumerate(urls):
+            if url in urls[:index]:
+                place: KeyPath = ("pools", name, "replicas", index)
+                yield place, "stands twice in the list", "remove one", Severity.ERROR, False
+    yield from _check_fallbacks(data)
+
+
+def has_place(target: Mapping[str, Any]) -> bool:
+    """Whether a target says where it is."""
+    return any(key in target for key in ("engine", "url", "pool"))
+
+
+def _check_replicas(path: KeyPath, pools: Mapping[str, Any], pool: str) -> Iterator[Found]:
+    if pool not in pools:
+        if not pools:
+            hint = "name an engine of this file or an address, or describe the pool under `pools`"
+            yield path, "the target has neither `engine` nor `url`", hint, Severity.ERROR, False
+        else:
+            hint = suggest_hint(pool, pools, "the pools are")
+            yield path, "no pool of that name", hint, Severity.ERROR, False
+    elif not _mapping(pools[pool]).get("replicas"):
+        hint = f"give the target an `engine` or a `url`, or `pools.{pool}` its `replicas`"
+        yield path, "the target names no place, and the pool no replicas", hint, Severity.ERROR, False
+
+
+def _check_fallbacks(data: Mapping[str, Any]) -> Iterator[Found]:
+    models = _mapping(data.get("models"))
+    for name, model in models.items():
+        fallbacks = _mapping(model).get("fallbacks")
+        names = fallbacks if isinstance(fallbacks, list) else []
+        for index, other in enumerate(names):
+            path: KeyPath = ("models", name, "fallbacks", index)
+            if not isinstance(other, str):
+                continue
+            if other == name:
+                yield path, "is the model itself", "remove it", Severity.ERROR, False
+            elif other not in models:
+                hint = suggest_hint(other, models, "the models are")
+                yield path, "no model of that name", hint, Severity.ERROR, False
+            elif other in names[:index]:
+                yield path, "stands twice in the list", "remove one", Severity.ERROR, False
+            elif not _shares_endpoint(model, models[other]):
+                message = f"answers none of the endpoints of `{name}`"
+                yield path, message, "name a model that does", Severity.ERROR, False
+
+
+def _shares_endpoint(model: object, other: object) -> bool:
+    """Whether a model may stand in for another; True where one of them has no list, which is told already."""
+    asked, answered = _mapping(model).get("endpoints"), _mapping(other).get("endpoints")
+    if not isinstance(asked, list) or not isinstance(answered, list):
+        return True
+    return any(each in answered for each in asked)
+
+
+def _list_targets(data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], KeyPath]]:
+    for name, model in _mapping(data.get("models")).items():
+        targets = _mapping(model).get("targets")
+        for index, target in enumerate(targets if isinstance(targets, list) else ()):
+            if isinstance(target, Mapping):
+                yield target, ("models", name, "targets", index)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
