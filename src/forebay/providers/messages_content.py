@@ -131,6 +131,8 @@ def decode_messages(raw: msgspec.Raw, *, keeps_thinking: bool) -> list[Message]:
                 raise refuse(
                     f"{where}.role", f"there is no role {message.role!r}; there are user and assistant"
                 )
+    if not messages:
+        raise refuse("messages", "none of them has any content for the model; there must be one")
     return messages
 
 
