@@ -18,7 +18,7 @@ from forebay.providers import openai
 from forebay.providers.openai_wire import OpenAIWire
 from forebay.testing.openai import DONE, chat_completion, chat_stream, error, event, usage
 
-TARGET = Target(id="t", pool="p", url="http://h/v1", model="there", dialect="shout")
+TARGET = Target(id="t", pool="p", url="http://h/v1", model="there", dialect="shout", region="eu")
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -65,10 +65,18 @@ class Shout:
         return [("x-shout-version", "1"), ("accept", "application/x-shout")]
 
     def sign(
-        self, method: str, path: str, headers: Headers, body: bytes, *, secret: str, wall_s: int
+        self,
+        method: str,
+        path: str,
+        headers: Headers,
+        body: bytes,
+        *,
+        secret: str,
+        region: str,
+        wall_s: int,
     ) -> Headers:
         assert dict(headers)["host"] == "h"
-        return [("x-signature", f"{method} {path} {len(body)} {secret} {wall_s}")]
+        return [("x-signature", f"{method} {path} {len(body)} {secret} {region} {wall_s}")]
 
 
 class Whisper:
@@ -148,7 +156,7 @@ def test_a_head_has_the_way_the_headers_and_the_signature() -> None:
     assert lines[0] == "POST /v1/there:stream HTTP/1.1"
     assert "x-shout-version: 1" in lines
     assert "accept: application/x-shout" in lines
-    assert "x-signature: POST /v1/there:stream 5 key:secret-part 99" in lines
+    assert "x-signature: POST /v1/there:stream 5 key:secret-part eu 99" in lines
     assert not any(line.startswith("cookie") for line in lines)
     whole = crossing.build_head({}, b"", 0, stream=False)
     assert whole.startswith(b"POST /v1/there:whole HTTP/1.1\r\n")
