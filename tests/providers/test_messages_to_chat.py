@@ -19,7 +19,7 @@ from forebay.providers.translators import find_way
 
 DOCS = Path(__file__).parents[2] / "docs" / "dialects.md"
 TRANSLATOR = MessagesToChat()
-FURTHER = MessagesToChat(keeps_thinking=True)
+FURTHER = MessagesToChat(is_extended=True)
 USER = {"role": "user", "content": "hi"}
 ASKED: dict[str, Any] = {"model": "public", "max_tokens": 9, "messages": [USER]}
 PIXEL = "iVBORw0KGgo="
@@ -378,6 +378,33 @@ def test_thinking_goes_where_it_is_understood() -> None:
         "reasoning_content": "Hum",
         "thinking_blocks": [SIGNED, REDACTED],
     }  # fmt: skip
+
+
+def test_what_only_translators_understand_goes_to_them_alone() -> None:
+    mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    asked: dict[str, Any] = {
+        "system": [text("s") | mark],
+        "messages": [
+            {"role": "assistant", "content": [text("a") | mark, use("a")]},
+            {
+                "role": "user",
+                "content": [result("a", [text("r"), IMAGE], is_error=True) | mark, text("So?") | mark],
+            },
+        ],
+        "tools": [TOOL | mark],
+    } | mark
+    made = decode(FURTHER, **asked)
+    assert made["cache_control"] == mark["cache_control"]
+    assert made["tools"][0].keys() == {"type", "function", "cache_control"}
+    assert made["messages"][0] == {"role": "system", "content": [text("s") | mark]}
+    assert made["messages"][1]["content"] == [text("a") | mark]
+    assert made["messages"][2:] == [
+        {"role": "tool", "tool_call_id": "a", "content": [text("r"), IMAGE_PART], "is_error": True} | mark,
+        {"role": "user", "content": [text("So?") | mark]},
+    ]
+    plain = json.dumps(decode(**asked))
+    assert "cache_control" not in plain
+    assert "is_error" not in plain
 
 
 def test_signed_thinking_is_kept_before_a_translator_alone() -> None:

@@ -14,6 +14,10 @@ What was thought stands in chat as many servers have it: the text in `reasoning_
 delta, and beside it, where it is signed, `thinking_blocks`: `{type: "thinking", thinking, signature}` and
 `{type: "redacted_thinking", data}`, in a delta each with the `index` of the block that its piece belongs to.
 A caller may send both back in a message of the assistant.
+
+Between a caller translator and a target translator chat may hold more than OpenAI's: `cache_control` of
+parts, tools, messages of tools and the request, which a target that has nothing like it passes over; and in
+messages of tools `is_error` and parts that are images.
 """
 
 from dataclasses import dataclass

@@ -13,7 +13,8 @@ import msgspec
 from forebay.core.errors import MissingField
 from forebay.providers.json_edit import NOTHING
 from forebay.providers.messages_answer import encode_answer, encode_error
-from forebay.providers.messages_content import CHAT, decode_messages, decode_system
+from forebay.providers.messages_content import decode_messages, decode_system
+from forebay.providers.messages_parts import CHAT
 from forebay.providers.messages_stream import MessagesStream
 from forebay.providers.strict_fields import (
     Fields,
@@ -93,6 +94,7 @@ class _Tool(msgspec.Struct, frozen=True):
     description: str | None = None
     input_schema: msgspec.Raw = NOTHING
     strict: bool | None = None
+    cache_control: msgspec.Raw = NOTHING
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -119,12 +121,12 @@ class MessagesToChat:
     """`forebay.core.translation.CallerTranslator` says what each part is for.
 
     Args:
-        keeps_thinking: whether what stands behind understands `thinking_blocks` in chat; a server that speaks
-            OpenAI's chat itself does not.
+        is_extended: whether what stands behind understands what `forebay.core.translation` adds to chat; a
+            server that speaks OpenAI's chat itself does not.
     """
 
-    def __init__(self, *, keeps_thinking: bool = False) -> None:
-        self._keeps_thinking = keeps_thinking
+    def __init__(self, *, is_extended: bool = False) -> None:
+        self._is_extended = is_extended
 
     def decode_request(self, body: bytes) -> bytes:
         fields = read_body(body)
@@ -136,15 +138,17 @@ class MessagesToChat:
         request = read_top(_decode_request, body)
         if request.max_tokens < 1:
             raise refuse("max_tokens", f"only caches are warmed with {request.max_tokens}; say 1 or more")
-        messages = decode_system(fields["system"]) if "system" in fields else []
-        messages += decode_messages(fields["messages"], keeps_thinking=self._keeps_thinking)
+        messages = (
+            decode_system(fields["system"], is_extended=self._is_extended) if "system" in fields else []
+        )
+        messages += decode_messages(fields["messages"], is_extended=self._is_extended)
         chat: dict[str, Any] = {
             "model": request.model,
             "messages": messages,
             "max_completion_tokens": request.max_tokens,
         }
         chat |= _decode_sampling(request)
-        chat |= _decode_tools(request)
+        chat |= _decode_tools(request, self._is_extended)
         chat |= _decode_output(request)
         if request.metadata is not None and request.metadata.user_id:
             chat["user"] = request.metadata.user_id
@@ -154,6 +158,8 @@ class MessagesToChat:
                     "service_tier", f"there is no {request.service_tier!r}, but auto and standard_only"
                 )
             chat["service_tier"] = _SERVICE_TIERS[request.service_tier]
+        if self._is_extended and "cache_control" in fields:
+            chat["cache_control"] = fields["cache_control"]
         if request.stream is not None:
             chat["stream"] = request.stream
         return msgspec.json.encode(chat)
@@ -178,10 +184,11 @@ def _decode_sampling(request: _Request) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def _decode_tools(request: _Request) -> dict[str, Any]:
+def _decode_tools(request: _Request, is_extended: bool) -> dict[str, Any]:
     result: dict[str, Any] = {}
     if request.tools:
-        result["tools"] = [_decode_one(raw, f"tools[{at}]") for at, raw in enumerate(request.tools)]
+        tools = enumerate(request.tools)
+        result["tools"] = [_decode_one(raw, f"tools[{at}]", is_extended) for at, raw in tools]
     choice = request.tool_choice
     if choice is None:
         return result
@@ -198,7 +205,7 @@ def _decode_tools(request: _Request) -> dict[str, Any]:
     return result
 
 
-def _decode_one(raw: msgspec.Raw, where: str) -> dict[str, Any]:
+def _decode_one(raw: msgspec.Raw, where: str, is_extended: bool) -> dict[str, Any]:
     fields: Fields = read_fields(raw, where)
     tool = read(_decode_tool, raw, where)
     if tool.type not in (None, "custom"):
@@ -214,7 +221,10 @@ def _decode_one(raw: msgspec.Raw, where: str) -> dict[str, Any]:
         function["parameters"] = tool.input_schema
     if tool.strict is not None:
         function["strict"] = tool.strict
-    return {"type": "function", "function": function}
+    made: dict[str, Any] = {"type": "function", "function": function}
+    if is_extended and bytes(tool.cache_control) not in (b"", b"null"):
+        made["cache_control"] = tool.cache_control
+    return made
 
 
 def _decode_output(request: _Request) -> dict[str, Any]:

@@ -29,7 +29,7 @@ _TARGETS: dict[str, TargetTranslator] = {
 }
 #: By the endpoint of a caller.
 _CALLERS: dict[Endpoint, CallerTranslator] = {
-    Endpoint.MESSAGES: MessagesToChat(keeps_thinking=True),
+    Endpoint.MESSAGES: MessagesToChat(is_extended=True),
 }
 #: Those that stand before a server of OpenAI's chat itself, where that differs from one before a translator.
 _LAST_CALLERS: dict[Endpoint, CallerTranslator] = {
