@@ -190,9 +190,9 @@ class Service:
         target = exchange.target_state
         if target.problem is not None or exchange.endpoint not in target.heads:
             return False
-        payload = encode_request(
-            exchange, target, self.memory
-        )  # first: a request that can't be sent costs no connection
+        # First: a request that can't be sent costs no connection.
+        dialect, model = exchange.dialect, target.target.model
+        payload = dialect.encode_request(exchange.body, exchange.view, exchange.endpoint, model)
         connection = target.origin.pop_idle()
         if connection is None:
             return False
@@ -337,7 +337,7 @@ class Service:
         if exchange.left:
             raise CallerLeft("the caller left")
         timeouts = target.target.timeouts
-        head = write_head(exchange, target, payload, self._clock.wall_ns())
+        head = write_head(exchange, target, payload, self._clock)
         # Not for a whole answer, whose first byte comes when all its tokens are there.
         first_s = timeouts.first_token_s if exchange.stream and exchange.tries.has_alternative else None
         target.origin.watch(connection, first_s, timeouts.idle_s, exchange.deadline)

@@ -3,6 +3,7 @@
 Decides nothing and sends nothing; how two dialects meet is `crossing`'s.
 """
 
+from forebay.core.clock import Clock
 from forebay.core.errors import Overloaded
 from forebay.gateway.dialect import Meter
 from forebay.gateway.memory import OVERLOADED, Memory
@@ -35,14 +36,13 @@ def encode_request(exchange: Exchange, target: TargetState, memory: Memory) -> P
     return payload
 
 
-def write_head(exchange: Exchange, target: TargetState, payload: Payload, wall_ns: int) -> bytes:
+def write_head(exchange: Exchange, target: TargetState, payload: Payload, clock: Clock) -> bytes:
     """The head for a body.  Raises UpstreamCredentials where they can't sign it."""
     headers, crossing = exchange.call.headers, exchange.crossing
+    rest = build_head_rest(exchange.id, count_bytes(payload), headers)
     if crossing is None:
-        head = target.heads[exchange.endpoint]
-    else:
-        head = crossing.build_head(headers, payload, wall_ns, stream=exchange.stream)
-    return head + build_head_rest(exchange.id, count_bytes(payload), headers)
+        return target.heads[exchange.endpoint] + rest
+    return crossing.build_head(headers, payload, clock.wall_ns(), stream=exchange.stream) + rest
 
 
 def count_bytes(payload: Payload) -> int:
