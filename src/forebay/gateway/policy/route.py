@@ -128,7 +128,7 @@ def _filter(fleet: Fleet, want: Want, now: float) -> tuple[list[Tier], tuple[tup
         return list(fleet.tiers), ()
     reasons = {group: _find_reason(group, want, now) for group in fleet.groups}
     if all(reasons.values()):
-        reasons = _relent(fleet, want, reasons)
+        reasons = _relent(reasons, now)
     tiers = []
     for tier in fleet.tiers:
         groups = tuple(group for group in tier.groups if reasons[group] is None)
@@ -145,17 +145,17 @@ def _find_reason(group: Group, want: Want, now: float) -> Reason | None:
     return unfit[0][1] if len(unfit) == group.size else None
 
 
-def _relent(fleet: Fleet, want: Want, reasons: dict[Group, Reason | None]) -> dict[Group, Reason | None]:
+def _relent(reasons: dict[Group, Reason | None], now: float) -> dict[Group, Reason | None]:
     """Where nothing is left: those out of service are tried rather than none, for they may be well again; and
     if the request fits nowhere, the widest, for its length is an estimate."""
-    ill = {Reason.EJECTED, Reason.BUSY}
-    if any(reason in ill for reason in reasons.values()):
-        return {group: None if reason in ill else reason for group, reason in reasons.items()}
-    able = [group.window for group, reason in reasons.items() if reason is Reason.WINDOW]
-    return {
-        group: None if reason is Reason.WINDOW and group.window == max(able) else reason
-        for group, reason in reasons.items()
-    }
+    relented = [group for group, reason in reasons.items() if reason in (Reason.EJECTED, Reason.BUSY)]
+    if not relented:
+        narrow = [group for group, reason in reasons.items() if reason is Reason.WINDOW]
+        widest = max((group.window for group in narrow), default=0)
+        relented = [group for group in narrow if group.window == widest]
+        fit = [group for group in relented if len(list_unfit(group, now)) < group.size]
+        relented = fit or relented
+    return {group: None if group in relented else reason for group, reason in reasons.items()}
 
 
 # --- tier and group -----------------------------------------------------------------------------------------
