@@ -406,6 +406,48 @@ def test_an_event_that_never_ends_is_not_held_forever() -> None:
         stream.feed(b"x" * 200)
 
 
+_INDEX = st.integers(0, 2)
+_WORDS = st.sampled_from(["", "a", "ü😀", "{", '"'])
+_BLOCK = st.one_of(
+    st.builds(lambda words: {"type": "text", "text": words}, _WORDS),
+    st.builds(lambda a, b: {"type": "thinking", "thinking": a, "signature": b}, _WORDS, _WORDS),
+    st.builds(lambda words: {"type": "redacted_thinking", "data": words}, _WORDS),
+    st.builds(lambda: {"type": "tool_use", "id": "i", "name": "f", "input": {}}),
+    st.just({"type": "novelty"}),
+)
+_PIECE = st.one_of(
+    st.builds(lambda words: {"type": "text_delta", "text": words}, _WORDS),
+    st.builds(lambda words: {"type": "thinking_delta", "thinking": words}, _WORDS),
+    st.builds(lambda words: {"type": "signature_delta", "signature": words}, _WORDS),
+    st.builds(lambda words: {"type": "input_json_delta", "partial_json": words}, _WORDS),
+)
+_EVENTS = st.one_of(
+    st.builds(lambda i, b: {"type": "content_block_start", "index": i, "content_block": b}, _INDEX, _BLOCK),
+    st.builds(lambda i, piece: {"type": "content_block_delta", "index": i, "delta": piece}, _INDEX, _PIECE),
+    st.builds(lambda i: {"type": "content_block_stop", "index": i}, _INDEX),
+    st.just({"type": "ping"}),
+)
+
+
+@given(st.lists(_EVENTS, max_size=10), st.lists(st.integers(0, 1 << 16), max_size=5))
+def test_whatever_events_come_each_chunk_is_one_of_openais(
+    events: list[dict[str, Any]], cuts: list[int]
+) -> None:
+    frame = message_events(message())
+    data = b"".join([frame[0], *map(event, events), *frame[-2:]])
+    out = translate(data)
+    assert translate(data, *cuts) == out
+    for chunk in read_chunks(out):
+        ChatCompletionChunk.model_validate(chunk)
+    deltas = [choice["delta"] for chunk in read_chunks(out) for choice in chunk["choices"]]
+    said = [e["delta"]["text"] for e in events if e["type"].endswith("delta") and "text" in e["delta"]]
+    begun = [e for e in events if e.get("content_block", {}).get("type") == "text"]
+    assert sum(len(d.get("content") or "") for d in deltas) == sum(
+        len(words) for words in [*said, *(e["content_block"]["text"] for e in begun)]
+    )
+    assert out.endswith(b"data: [DONE]\n\n")
+
+
 # --- errors -------------------------------------------------------------------------------------------------
 
 ERRORS = [

@@ -172,6 +172,7 @@ def test_parameters_are_mapped(asked: dict[str, Any], expected: dict[str, Any]) 
         ({"temperature": 1.2}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
         ({"stop": 3}, "stop"),
+        ({"stop": ["a", " \n"]}, "stop"),
         ({"max_tokens": "many"}, "max_tokens"),
         ({"service_tier": "flex"}, "service_tier"),
         ({"reasoning_effort": "huge"}, "reasoning_effort"),

@@ -492,6 +492,57 @@ def test_neither_an_event_nor_calls_are_held_without_limit() -> None:
         stream.feed(piece)
 
 
+_TEXT = st.sampled_from([None, "", " ", "a", "ü😀", "{", '"'])
+_CALL = st.fixed_dictionaries(
+    {"index": st.integers(0, 2)},
+    optional={
+        "id": _TEXT,
+        "type": st.just("function"),
+        "function": st.fixed_dictionaries({}, optional={"name": _TEXT, "arguments": _TEXT}),
+    },
+)
+_THOUGHT = st.fixed_dictionaries(
+    {"type": st.sampled_from(["thinking", "redacted_thinking"])},
+    optional={"index": st.integers(0, 1), "thinking": _TEXT, "signature": _TEXT, "data": _TEXT},
+)
+_DELTA = st.fixed_dictionaries(
+    {},
+    optional={
+        "content": _TEXT,
+        "refusal": _TEXT,
+        "reasoning_content": _TEXT,
+        "thinking_blocks": st.none() | st.lists(_THOUGHT, max_size=2),
+        "tool_calls": st.none() | st.lists(_CALL, max_size=3),
+    },
+)
+
+
+@given(st.lists(_DELTA, max_size=6), st.sampled_from(["stop", "length", "tool_calls", ""]), st.data())
+def test_whatever_deltas_come_blocks_follow_each_other(
+    deltas: list[dict[str, Any]], finish_reason: str, data: st.DataObject
+) -> None:
+    stream = stream_of(*deltas, finish_reason=finish_reason)
+    out = translate(stream)
+    assert translate(stream, *data.draw(st.lists(st.integers(0, 1 << 16), max_size=5))) == out
+    expected, kind = 0, "content_block_stop"
+    for made in read_events(out)[1:-2]:
+        if made["type"] == "content_block_start":
+            assert kind == "content_block_stop"
+        else:
+            assert kind != "content_block_stop"
+        assert made["index"] == expected
+        kind = made["type"]
+        expected += kind == "content_block_stop"
+    assert kind == "content_block_stop"
+    texts = "".join(delta.get(name) or "" for delta in deltas for name in ("content", "refusal"))
+    told = [made["delta"] for made in read_events(out) if made["type"] == "content_block_delta"]
+    assert "".join(piece.get("text", "") for piece in told) == texts
+    for index in range(3):
+        calls = [call for delta in deltas for call in delta.get("tool_calls") or () if call["index"] == index]
+        spelled = "".join((call.get("function") or {}).get("arguments") or "" for call in calls)
+        assert spelled in "".join(piece.get("partial_json", "") for piece in told)
+
+
 # --- errors -------------------------------------------------------------------------------------------------
 
 

@@ -155,6 +155,8 @@ def _encode_sampling(chat: _Chat) -> dict[str, Any]:
             "temperature", f"{TARGET} takes 0 to 1, and {chat.temperature:g} would mean another thing"
         )
     stop = [chat.stop] if isinstance(chat.stop, str) else chat.stop
+    if not all(sequence.strip() for sequence in stop or ()):
+        raise refuse("stop", f"{TARGET} takes no sequence that is empty or blank")
     said = {
         "temperature": chat.temperature,
         "top_p": chat.top_p,

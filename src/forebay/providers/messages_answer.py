@@ -40,9 +40,9 @@ class Thought(msgspec.Struct, frozen=True):
 
     type: str = "thinking"
     index: int = 0
-    thinking: str = ""
-    signature: str = ""
-    data: str = ""
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -62,8 +62,8 @@ class _Choice(msgspec.Struct, frozen=True):
 
 class _Completion(msgspec.Struct, frozen=True):
     choices: list[_Choice]
-    id: str = ""
-    model: str = ""
+    id: str | None = None
+    model: str | None = None
     usage: msgspec.Raw = NOTHING
 
 
@@ -90,13 +90,14 @@ def encode_answer(body: bytes) -> bytes:
     if not completion.choices:
         raise UpstreamProtocol("The upstream's answer has no choice.")
     choice = completion.choices[0]
-    content = _encode_message(choice.message, completion.id)
+    answer_id = completion.id or ""
+    content = _encode_message(choice.message, answer_id)
     is_calling = any(block["type"] == "tool_use" for block in content)
     message = {
-        "id": completion.id,
+        "id": answer_id,
         "type": "message",
         "role": "assistant",
-        "model": completion.model,
+        "model": completion.model or "",
         "content": content,
         "usage": build_messages_usage(completion.usage),
     }
@@ -162,8 +163,8 @@ def _encode_thinking(message: _Message) -> list[Block]:
 def encode_thought(thought: Thought) -> Block:
     """A block; its signature is empty where the server that thought signs nothing."""
     if thought.type == "redacted_thinking":
-        return {"type": thought.type, "data": thought.data}
-    return {"type": "thinking", "thinking": thought.thinking, "signature": thought.signature}
+        return {"type": thought.type, "data": thought.data or ""}
+    return {"type": "thinking", "thinking": thought.thinking or "", "signature": thought.signature or ""}
 
 
 def name_call(answer_id: str, at: int) -> str:

@@ -17,6 +17,7 @@ from forebay.providers.json_edit import NOTHING, UNREADABLE
 from forebay.providers.messages_answer import Thought, build_stop, encode_error, encode_thought, name_call
 
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
+_EMPTY: Final = frozenset((b"", b"null", b'""', b"{}", b"[]", b"false"))  #: no error, in an event's `error`
 _NO_USAGE: Final = {"input_tokens": 0, "output_tokens": 0}
 
 
@@ -49,8 +50,8 @@ class _Choice(msgspec.Struct, frozen=True):
 
 class _Chunk(msgspec.Struct, frozen=True):
     choices: list[_Choice] | None = None
-    id: str = ""
-    model: str = ""
+    id: str | None = None
+    model: str | None = None
     usage: msgspec.Raw = NOTHING
     error: msgspec.Raw = NOTHING
 
@@ -137,7 +138,7 @@ class MessagesStream:
             raise UpstreamProtocol(
                 f"The upstream sent an event that is no chunk of a chat: {error}"
             ) from None
-        if bytes(chunk.error) not in (b"", b"null"):
+        if bytes(chunk.error) not in _EMPTY:
             return self._fail(chunk.error)
         if event.event == "error":
             return self._fail(msgspec.Raw(data))
@@ -153,12 +154,12 @@ class MessagesStream:
         if self._is_started:
             return b""
         self._is_started = True
-        self._id = chunk.id
+        self._id = chunk.id or ""
         message: dict[str, Any] = {
-            "id": chunk.id,
+            "id": self._id,
             "type": "message",
             "role": "assistant",
-            "model": chunk.model,
+            "model": chunk.model or "",
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
