@@ -8,7 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import anthropic
+import httpx
 import openai
 import pytest
 from whole import Whole, running, wait_until
@@ -219,3 +222,55 @@ def test_the_example_of_the_readme_runs(whole: Whole) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "Paris" in done.stdout
+
+
+# --- the same model for Anthropic's client ------------------------------------------------------------------
+
+
+COLD: dict[str, Any] = {"extra_body": {"temperature": 0}}  # of which newer clients know nothing
+
+
+@pytest.fixture(scope="module")
+def claude(whole: Whole) -> Iterator[anthropic.Anthropic]:
+    origin = whole.state.gateway_url
+    with anthropic.Anthropic(base_url=origin, api_key=whole.key, max_retries=0, timeout=120) as client:
+        yield client
+
+
+def test_a_message_says_what_the_chat_says(client: openai.OpenAI, claude: anthropic.Anthropic) -> None:
+    chat = client.chat.completions.create(model=CHAT, messages=FRANCE, temperature=0, max_tokens=20)
+    answer = claude.messages.create(model=CHAT, messages=FRANCE, max_tokens=20, **COLD)
+    assert [block.text for block in answer.content] == [chat.choices[0].message.content]
+    assert answer.stop_reason == "end_turn"
+    assert chat.usage is not None
+    seen = answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0)
+    assert (seen, answer.usage.output_tokens) == (chat.usage.prompt_tokens, chat.usage.completion_tokens)
+
+
+def test_a_message_is_streamed_and_recorded(whole: Whole, claude: anthropic.Anthropic) -> None:
+    with claude.messages.stream(model=CHAT, messages=FRANCE, max_tokens=20, **COLD) as stream:
+        pieces = list(stream.text_stream)
+        answer = stream.get_final_message()
+    assert len(pieces) > 4, "token by token"
+    assert "Paris" in "".join(pieces)
+    assert answer.usage.output_tokens > 3
+    metrics = httpx.get(f"{whole.state.gateway_url}/metrics").text
+    assert f'forebay_tokens_total{{endpoint="messages",model="{CHAT}",type="output"}}' in metrics
+
+
+def test_where_a_message_stops_and_what_it_can_not_ask(claude: anthropic.Anthropic) -> None:
+    answer = claude.messages.create(
+        model=CHAT, messages=FRANCE, max_tokens=20, stop_sequences=["Paris"], **COLD
+    )
+    assert "Paris" not in "".join(block.text for block in answer.content)
+    with pytest.raises(anthropic.NotFoundError, match="does not exist"):
+        claude.messages.create(model="nobody", messages=FRANCE, max_tokens=20)
+    with pytest.raises(anthropic.BadRequestError, match="does not serve /v1/messages"):
+        claude.messages.create(model=EMBEDDER, messages=FRANCE, max_tokens=20)
+
+
+def test_tokens_of_a_message_are_counted_about_right(claude: anthropic.Anthropic) -> None:
+    counted = claude.messages.count_tokens(model=CHAT, messages=FRANCE)
+    answer = claude.messages.create(model=CHAT, messages=FRANCE, max_tokens=1)
+    truth = answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0)
+    assert truth / 3 < counted.input_tokens < truth * 3
