@@ -19,7 +19,7 @@ import msgspec
 
 from forebay.providers.eventstream import MEDIA_TYPE, encode_message
 from forebay.providers.sigv4 import ALGORITHM, Credentials, Scope, sign_request
-from forebay.testing.answers import answer, cut, json_answer
+from forebay.testing.answers import Framing, answer, cut, json_answer
 from forebay.testing.openai import ToolCall
 from forebay.testing.recorded import RecordedRequest
 from forebay.testing.steps import Script, Step
@@ -116,7 +116,7 @@ def stream_answer(events: Iterable[bytes], *, cut_every: int | None = None) -> l
     pieces = list(events)
     if cut_every is not None:
         pieces = list(cut(b"".join(pieces), every=cut_every))
-    return answer(pieces, headers=[("content-type", MEDIA_TYPE), ("transfer-encoding", "chunked")])
+    return answer(pieces, headers=[("content-type", MEDIA_TYPE)], framing=Framing.CHUNKED)
 
 
 def error_answer(status: int, kind: str, words: str = "It went wrong.") -> list[Step]:
