@@ -81,7 +81,8 @@ def converse(
 ) -> Payload:
     """A whole answer; "Hello" without blocks.  `stop_reason` None is what the blocks suggest."""
     content = [text(block) if isinstance(block, str) else block for block in blocks] or [text("Hello")]
-    suggested = "tool_use" if any("toolUse" in block for block in content) else "end_turn"
+    has_calls = any("toolUse" in block and "type" not in block["toolUse"] for block in content)
+    suggested = "tool_use" if has_calls else "end_turn"
     return {
         "output": {"message": {"role": "assistant", "content": content}},
         "stopReason": stop_reason or suggested,
