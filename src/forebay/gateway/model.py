@@ -27,7 +27,7 @@ from forebay.gateway.dialect import RequestView as RequestView
 from forebay.gateway.metrics import Cells, EndpointCells
 from forebay.gateway.policy.attempt import Attempts
 from forebay.gateway.policy.fleet import Fleet, Group
-from forebay.gateway.policy.load import ReplicaLoad, estimate_tokens
+from forebay.gateway.policy.load import OUTPUT_MIN, ReplicaLoad, estimate_tokens
 from forebay.gateway.policy.progress import Progress
 from forebay.net.client import Origin
 from forebay.net.connection import Connection
@@ -332,9 +332,9 @@ class Exchange:
             load.succeed()
             output = self.tokens.output_total if self.tokens is not None else 0
             taken_s = now - self.attempt_at
-            if self.first_token_ns is None and output == 0:
+            if self.first_token_ns is None and output < OUTPUT_MIN:
                 load.tell_first(taken_s, now)
-            elif output > 1:
+            elif output >= OUTPUT_MIN:
                 load.tell_token(max(0.0, taken_s - self.first_s) / output, now)
 
     def is_body_late(self, now_ns: int) -> bool:

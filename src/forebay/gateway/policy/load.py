@@ -14,6 +14,7 @@ EJECT_AFTER = 5  #: failures in a row
 EJECT_S, EJECT_MAX_S = 10.0, 300.0  #: twice as long each time
 BUSY_S = 1.0  #: that a replica is left alone after a refusal which names no time
 BYTES_PER_TOKEN = 4  #: of a request's body
+OUTPUT_MIN = 16  #: tokens of an answer that say how long each takes; of fewer, the ends take most of it
 OUTPUT_GUESS = 256  #: tokens of an answer, where nobody has estimated it
 
 

@@ -18,7 +18,7 @@ from enum import StrEnum
 import msgspec
 
 from forebay.gateway.policy.fleet import Fleet, Group, Member, Tier
-from forebay.gateway.policy.load import ReplicaLoad
+from forebay.gateway.policy.load import STALE_S, ReplicaLoad
 from forebay.gateway.policy.spill import compute_spill
 
 LOAD_CAP = 1.25  #: times the mean of tokens in flight, up to which a replica keeps what is its own
@@ -213,11 +213,15 @@ def _draw_by_weight(groups: Sequence[Group], draw: float) -> int:
 
 
 def is_better(one: Group, other: Group, fleet: Fleet, want: Want, now: float) -> bool:
-    """Whether the first of two is to be taken.  A time that only one of them knows says nothing."""
-    one_s = one.load.estimate(want.output_tokens, now)
-    other_s = other.load.estimate(want.output_tokens, now)
-    if one_s is None or other_s is None:
-        one_s = other_s = NOMINAL_S
+    """Whether the first of two is to be taken.  A time that is known of only one of them says nothing."""
+    old = now - STALE_S
+    pace, against = one.load, other.load
+    one_s = other_s = NOMINAL_S
+    if pace.first_at >= old and against.first_at >= old:
+        one_s, other_s = pace.first_s, against.first_s
+    if pace.token_at >= old and against.token_at >= old:
+        one_s += pace.token_s * want.output_tokens
+        other_s += against.token_s * want.output_tokens
     return compute_score(one, fleet, one_s) < compute_score(other, fleet, other_s)
 
 

@@ -1,0 +1,121 @@
+"""What a worker knows of each place: counts that close, failures, refusals, and old news."""
+
+import msgspec
+import pytest
+from routing_fleets import build_fleet, make_pool, make_route
+
+from forebay.core.routes import Choosing, Order, RouteTable
+from forebay.gateway.loads import Loads
+from forebay.gateway.policy.load import (
+    EJECT_AFTER,
+    EJECT_MAX_S,
+    EJECT_S,
+    STALE_S,
+    PoolLoad,
+    ReplicaLoad,
+)
+from forebay.gateway.policy.route import Reason, find_ill
+
+
+def test_counts_close_also_over_a_change_of_the_table() -> None:
+    loads = Loads()
+    first = loads.follow(RouteTable(routes=(make_route(make_pool("p", 2, requests_max=4)),)), 1)
+    (before,) = first.groups["m"]
+    replica = before.members[0].load
+    for _ in range(3):
+        replica.begin(100, 1.0)
+    replica.tell_first(0.5, 1.0)
+    same = loads.follow(RouteTable(routes=(make_route(make_pool("p", 2, requests_max=4)),)), 1).groups["m"][0]
+    assert same.load is before.load
+    larger = loads.follow(RouteTable(routes=(make_route(make_pool("p", 3, requests_max=4)),)), 1).groups["m"][
+        0
+    ]
+    assert larger.members[0].load is replica
+    assert (larger.load.requests, larger.load.tokens) == (3, 300)
+    assert larger.load.estimate(0, 1.0) == 0.5
+    for _ in range(3):
+        replica.end(100, 2.0)
+    assert (replica.requests, replica.tokens) == (0, 0)
+    assert (larger.load.requests, larger.load.tokens, larger.load.used) == (0, 0, 0)
+
+
+def test_models_that_share_a_place_share_its_counts_and_others_are_not_counted() -> None:
+    fleet = make_route(make_pool("p", 2))
+    alias = msgspec.structs.replace(
+        make_route([msgspec.structs.replace(fleet.targets[0], id="alias")], choosing=Choosing()),
+        model="alias",
+    )
+    other = msgspec.structs.replace(
+        make_route(make_pool("q", 2), choosing=Choosing(order=Order.LISTED)), model="other"
+    )
+    parts = Loads().follow(RouteTable(routes=(fleet, alias, other)), 1)
+    assert set(parts.groups) == {"m"}
+    assert parts.replicas["alias"] is parts.replicas["m@p#0"]
+    assert not any(target.id in parts.replicas for target in other.targets)
+
+
+def test_a_worker_has_its_share_of_the_capacity() -> None:
+    for workers, used in ((1, 0.25), (4, 1.0)):
+        fleet = build_fleet(make_pool("p", 2, requests_max=8), make_pool("q", 1), workers=workers)
+        group = fleet.groups[0]
+        for member in group.members:
+            member.load.begin(10, 1.0)
+            member.load.begin(10, 1.0)
+        assert group.load.used == pytest.approx(used)
+
+
+def test_the_fuller_of_requests_and_tokens_counts() -> None:
+    pool = PoolLoad(1, 10, 1000)
+    pool.change(1, 900, 1.0)
+    assert pool.used == pytest.approx(0.9)
+    pool.change(9, 0, 1.0)
+    assert pool.used == pytest.approx(1.0)
+
+
+def test_a_peak_counts_at_once_and_fades_and_what_is_old_is_unknown() -> None:
+    load = ReplicaLoad()
+    assert load.estimate(100, 5.0) is None
+    load.tell_first(0.1, 10.0)
+    load.tell_first(2.0, 11.0)
+    assert load.estimate(0, 11.0) == 2.0
+    seen = []
+    for second in range(12, 40):
+        load.tell_first(0.1, float(second))
+        seen.append(load.estimate(0, float(second)))
+    assert seen == sorted(seen, reverse=True)
+    assert seen[0] is not None
+    assert seen[0] > 1.7
+    assert seen[-1] == pytest.approx(0.1, abs=0.2)
+    load.tell_token(0.02, 39.0)
+    assert load.estimate(100, 39.0) == pytest.approx(load.first_s + 2.0)
+    assert load.estimate(100, 39.1 + STALE_S) is None
+
+
+def test_failures_in_a_row_put_a_replica_out_of_service_for_longer_each_time() -> None:
+    load, now, lengths = ReplicaLoad(), 10.0, []
+    load.pools.append(PoolLoad(2))
+    for _ in range(8):
+        while find_ill(load, now) is None:
+            load.fail(now)
+        assert find_ill(load, now) is Reason.EJECTED
+        assert load.pools[0].unfit_until == load.ejected_until
+        lengths.append(load.ejected_until - now)
+        now = load.ejected_until
+    assert load.failures >= EJECT_AFTER
+    assert lengths[:3] == [EJECT_S, 2 * EJECT_S, 4 * EJECT_S]
+    assert lengths[-1] == EJECT_MAX_S
+    load.succeed()
+    for _ in range(EJECT_AFTER - 1):
+        load.fail(now)
+    assert find_ill(load, now) is None
+
+
+def test_a_refusal_leaves_a_replica_alone_as_long_as_it_says() -> None:
+    load = ReplicaLoad()
+    pool = PoolLoad(4)
+    load.pools.append(pool)
+    load.refuse(10.0, 7)
+    load.refuse(10.0)
+    assert find_ill(load, 16.9) is Reason.BUSY
+    assert find_ill(load, 17.0) is None
+    assert pool.compute_pressure(10.0) == pytest.approx(0.5)
