@@ -47,7 +47,7 @@ MODELS = st.dictionaries(
     min_size=1,
     max_size=5,
 )
-FOLLOWS = {Endpoint.MESSAGES, Endpoint.COUNT_TOKENS}  #: from others, where nobody lists them
+FOLLOWS = (Endpoint.MESSAGES, Endpoint.COUNT_TOKENS)  #: from others, where nobody lists them
 URLS = {
     "smollm2-135m": "http://127.0.0.1:20001/v1",
     "minilm-l6-v2": "http://127.0.0.1:20002/v1",
@@ -92,7 +92,7 @@ def test_target_ids_are_unique_and_every_target_is_there_in_order(models: dict[s
     for route in table.routes:
         wanted = config.models[route.model]
         assert route.endpoints[: len(wanted.endpoints)] == wanted.endpoints
-        assert set(route.endpoints) - set(wanted.endpoints) <= FOLLOWS
+        assert set(route.endpoints) - set(wanted.endpoints) <= set(FOLLOWS)
         assert [target.url for target in route.targets] == [
             target.url or URLS[target.engine or ""] for target in wanted.targets
         ]
@@ -169,7 +169,7 @@ def test_the_embedded_default_serves_both_models() -> None:
     table = compile_snapshot(Config.embedded(), [], URLS, created_s=7).table
     assert [(route.model, route.endpoints, route.created_s) for route in table.routes] == [
         ("minilm-l6-v2", (Endpoint.EMBEDDINGS,), 7),
-        ("smollm2-135m", (Endpoint.CHAT, Endpoint.COMPLETIONS), 7),
+        ("smollm2-135m", (Endpoint.CHAT, Endpoint.COMPLETIONS, *FOLLOWS), 7),
     ]
 
 

@@ -27,7 +27,7 @@ from forebay.engines.model import EngineRefused
 from forebay.engines.weights import EMBEDDED_PREFIX, read_gguf_header
 
 _OWN_PROCESS: Final = re.compile(r"control|worker-\d+")
-_ENGINE_FORBIDS: Final = ("api_key", "dialect", "tls_ca")
+_ENGINE_FORBIDS: Final = ("api_key", "tls_ca")
 _PRICE_KEYS: Final = ("usd_per_mtok", "usd_per_request", "usd_per_second", "usd_per_unit")
 _PRICE_PLACE: Final = ("model", "target", "pool", "tier", "from")
 

@@ -49,7 +49,12 @@ def check_dialect(path: KeyPath, target: Mapping[str, Any], endpoints: object) -
         endpoints: of its model, as the file has them.
     """
     dialect = target.get("dialect", DEFAULT)
-    if not isinstance(dialect, str) or dialect not in list_dialects() or "url" not in target:
+    if not isinstance(dialect, str) or dialect not in list_dialects():
+        return
+    if "engine" in target and dialect != DEFAULT:
+        message = f"engines on this machine speak `{DEFAULT}`"
+        yield (*path, "dialect"), message, "remove it", Severity.ERROR, False
+    if "url" not in target:
         return
     known = {each.value for each in Endpoint}
     for endpoint in endpoints if isinstance(endpoints, list) else ():
@@ -61,7 +66,7 @@ def check_dialect(path: KeyPath, target: Mapping[str, Any], endpoints: object) -
                 Severity.ERROR,
                 False,
             )
-    if "usage" in target and (find_target_translator(dialect) or dialect == "anthropic"):
+    if target.get("usage") and (find_target_translator(dialect) or dialect == "anthropic"):
         yield (
             (*path, "usage"),
             f"usage rules have no meaning for a target that speaks `{dialect}`",
