@@ -59,7 +59,7 @@ def test_without_chat_nothing_follows(tmp_path: Path) -> None:
         ("messages", "url: https://a.example/v1, dialect: klingon", "targets[0].dialect", "no such dialect"),
         ("embeddings", CLAUDE, "dialect", "can't answer `embeddings`"),
         ("completions", CLAUDE, "dialect", "can't answer `completions`"),
-        ("chat/completions", "engine: smollm2-135m, dialect: anthropic", "dialect", "engines on this machine speak"),
+        ("messages", "engine: smollm2-135m, dialect: anthropic", "dialect", "engines on this machine speak"),
         (
             "messages",
             f"{CLAUDE}, usage: [{{class: input, pointer: /x}}]",
