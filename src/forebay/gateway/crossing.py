@@ -5,7 +5,7 @@ on one side, the target's on the other, either of which may be missing.  It hold
 does no I/O; what passes here is never the business of requests that pass untouched.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,13 +144,16 @@ class Crossing:
         body = self._hide(self.inner.wrap_error(error))
         return body if self.caller is None else self.caller.encode_error(body, status)
 
+    @property
+    def _secret_parts(self) -> list[bytes]:
+        if self.signing is None:
+            return []
+        parts = self.signing.secret.split(":")
+        return [part.encode() for part in parts if len(part) >= SECRET_PART_MIN]
+
     def _hide(self, body: bytes) -> bytes:
         """Without the parts of a credential that is made of several; who sends it hides the whole."""
-        if self.signing is not None:
-            for part in self.signing.secret.split(":"):
-                if len(part) >= SECRET_PART_MIN:
-                    body = body.replace(part.encode(), b"[redacted]")
-        return body
+        return _hide_parts(body, self._secret_parts)
 
     def new_meter(self, speech: Dialect, target: Target, *, hide_usage: bool, event_max_bytes: int) -> Meter:
         """Reads one stream and translates it on its way."""
@@ -168,17 +171,28 @@ class Crossing:
             if translator is None
             else translator.new_stream(target.model, event_max_bytes=event_max_bytes),
             caller=None if caller is None else caller.new_stream(event_max_bytes=event_max_bytes),
+            secret_parts=self._secret_parts,
         )
 
 
 class CrossingMeter:
-    """A meter of chat between the two translators of a stream: what it reads is chat, whoever speaks what."""
+    """A meter of chat between the two translators of a stream: what it reads is chat, whoever speaks what.
 
-    __slots__ = ("_caller", "_meter", "_target")
+    Args:
+        secret_parts: of a credential, which are hidden where the stream tells an error.
+    """
+
+    __slots__ = ("_caller", "_meter", "_secret_parts", "_target")
 
     def __init__(
-        self, meter: Meter, *, target: StreamTranslator | None, caller: StreamTranslator | None
+        self,
+        meter: Meter,
+        *,
+        target: StreamTranslator | None,
+        caller: StreamTranslator | None,
+        secret_parts: Sequence[bytes] = (),
     ) -> None:
+        self._secret_parts = secret_parts
         self._meter = meter
         self._target = target
         self._caller = caller
@@ -223,17 +237,26 @@ class CrossingMeter:
         """What may go out now.  Raises EventTooLarge, UpstreamProtocol."""
         if self._target is not None:
             data = self._target.feed(data)
-        out = self._meter.feed(data) if data else b""
+        out = self._hide(self._meter.feed(data)) if data else b""
         return self._caller.feed(out) if self._caller is not None and out else out
 
     def finish(self) -> bytes:
         """The rest, once the answer has ended on the wire.  Raises as `feed`."""
         rest = b"" if self._target is None else self._target.finish()
         out = self._meter.feed(rest) if rest else b""
-        out += self._meter.finish()
+        out = self._hide(out + self._meter.finish())
         if self._caller is None:
             return out
         return (self._caller.feed(out) if out else b"") + self._caller.finish()
+
+    def _hide(self, out: bytes) -> bytes:
+        return out if self._meter.error is None else _hide_parts(out, self._secret_parts)
+
+
+def _hide_parts(data: bytes, parts: Sequence[bytes]) -> bytes:
+    for part in parts:
+        data = data.replace(part, b"[redacted]")
+    return data
 
 
 def write_headers(headers: Headers) -> bytes:
