@@ -251,6 +251,13 @@ def test_errors_keep_their_words(
     assert made["message"].startswith(words)
 
 
+def test_a_model_that_broke_is_no_fault_of_the_caller() -> None:
+    body = b'{"message":"It broke."}'
+    assert [TRANSLATOR.read_status(status, body) for status in (400, 424, 429)] == [400, 502, 429]
+    assert json.loads(TRANSLATOR.decode_error(502, body))["error"]["code"] == "ModelErrorException"
+    assert TRANSLATOR.read_retry_after_s(body) is None
+
+
 @given(status=st.integers(300, 599), body=st.binary(max_size=50))
 def test_no_error_is_without_words(status: int, body: bytes) -> None:
     made = json.loads(TRANSLATOR.decode_error(status, body))["error"]

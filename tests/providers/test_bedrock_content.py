@@ -308,6 +308,10 @@ def part(**more: Any) -> list[dict[str, Any]]:
             [{"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "f"}}]}],
         ),
         ("messages[0].content", [{"role": "user", "content": 5}]),
+        (
+            "messages[0].tool_calls[0].odd",
+            [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f"}, "odd": 1}]}],
+        ),
     ],
 )
 def test_messages_that_can_t_be_said_are_named(param: str, messages: list[dict[str, Any]]) -> None:

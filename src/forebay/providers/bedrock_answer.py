@@ -49,6 +49,7 @@ _NAMES: Final = {
     424: "ModelErrorException",
     429: "ThrottlingException",
     500: "InternalServerException",
+    502: "ModelErrorException",
     503: "ServiceUnavailableException",
 }
 #: Words by which models and Bedrock say that a prompt is too long; OpenAI has a code for it.

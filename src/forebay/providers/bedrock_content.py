@@ -30,6 +30,8 @@ _PART_FIELDS: Final = frozenset(
     {"type", "text", "refusal", "image_url", "input_audio", "file", "cache_control"}
     | {"prompt_cache_breakpoint"}
 )
+#: `index` is of streams, `extra_content` what another provider wants back.
+_CALL_FIELDS: Final = frozenset({"id", "type", "function", "index", "extra_content"})
 _SAID = re.compile(r"\S")
 
 
@@ -83,7 +85,7 @@ class _Thinking(msgspec.Struct, frozen=True):
 class _Message(msgspec.Struct, frozen=True):
     role: str
     content: msgspec.Raw = NOTHING
-    tool_calls: list[_ToolCall] | None = None
+    tool_calls: list[msgspec.Raw] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
     thinking_blocks: list[_Thinking] | None = None
@@ -95,6 +97,7 @@ _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_part = msgspec.json.Decoder(_Part).decode
 _decode_message = msgspec.json.Decoder(_Message).decode
+_decode_call = msgspec.json.Decoder(_ToolCall).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 decode_cache = msgspec.json.Decoder(_Cache | None).decode
 
@@ -175,14 +178,16 @@ def _encode_assistant(message: _Message, where: str, documents: Documents) -> li
     if message.refusal and _is_said(message.refusal):
         blocks.append({"text": message.refusal})
     blocks += [
-        _encode_call(call, f"{where}.tool_calls[{at}]") for at, call in enumerate(message.tool_calls or ())
+        _encode_call(raw, f"{where}.tool_calls[{at}]") for at, raw in enumerate(message.tool_calls or ())
     ]
     if blocks and message.cache_control is not None:
         blocks.append(encode_cache_point(message.cache_control, f"{where}.cache_control"))
     return blocks
 
 
-def _encode_call(call: _ToolCall, where: str) -> Block:
+def _encode_call(raw: msgspec.Raw, where: str) -> Block:
+    check_known(read_fields(raw, where), _CALL_FIELDS | {"custom"}, where, TARGET)
+    call = read(_decode_call, raw, where)
     if call.type != "function" or call.function is None:
         raise refuse(f"{where}.type", f"{TARGET} knows calls of functions alone, not {call.type!r}")
     arguments = (call.function.arguments or "").strip() or "{}"

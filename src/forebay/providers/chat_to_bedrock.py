@@ -54,6 +54,8 @@ REFUSED: Final[dict[str, tuple[object, ...]]] = {
 }
 _KNOWN: Final = MAPPED | IDLE | REFUSED.keys()
 
+FAILED_DEPENDENCY: Final = 424  #: by which Bedrock says that the model broke
+MODEL_BROKE: Final = 502
 SERVICE: Final = "bedrock"  #: the name that signatures are made for, of hosts called `bedrock-runtime`
 _HOST = re.compile(r"(?:^|\.)bedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.")
 _REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d+")
@@ -103,7 +105,8 @@ _decode_chat = msgspec.json.Decoder(_Chat).decode
 
 
 class ChatToBedrock:
-    """`forebay.core.translation` says what each part is for: `SigningTranslator`, `ForeignStreams`.
+    """`forebay.core.translation` says what each part is for: `SigningTranslator`, `ForeignStreams`,
+    `ErrorReader`.
 
     A secret with colons is what `sigv4.parse_credentials` reads; one without is one of Bedrock's own API
     keys, and goes as a bearer token, unsigned.
@@ -139,6 +142,13 @@ class ChatToBedrock:
 
     def decode_error(self, status: int, body: bytes) -> bytes:
         return decode_error(status, body)
+
+    def read_status(self, status: int, body: bytes) -> int:
+        """A model that broke is no fault of the caller's, whatever 424 means elsewhere."""
+        return MODEL_BROKE if status == FAILED_DEPENDENCY else status
+
+    def read_retry_after_s(self, body: bytes) -> int | None:
+        return None
 
     def new_stream(self, model: str, *, event_max_bytes: int = EVENT_MAX_BYTES) -> StreamTranslator:
         return BedrockStream(model, event_max_bytes=event_max_bytes)
