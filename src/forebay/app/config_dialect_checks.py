@@ -3,6 +3,7 @@
 Works on the raw values, as `config_checks` does, which calls it.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,6 +18,14 @@ from forebay.providers.translators import can_answer, find_target_translator, li
 Found = tuple[KeyPath, str, str, Severity, bool]
 DEFAULT: Final = "openai"
 _ENDS_IN_V1: Final = frozenset({"openai", "anthropic"})
+#: How the paths of Google's addresses end, and an example.
+_GOOGLE: Final = {
+    "gemini": (r"/v1(beta|alpha)?$", "https://generativelanguage.googleapis.com/v1beta"),
+    "vertex": (
+        r"/v1(beta1)?/projects/[^/]+/locations/[^/]+/publishers/google$",
+        "https://LOCATION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/LOCATION/publishers/google",
+    ),
+}
 _AZURE: Final = "azure"
 _BEDROCK: Final = "bedrock"
 #: What a model answers too that answers chat, where its targets can be told.
@@ -92,6 +101,16 @@ def _check_url(path: KeyPath, target: Mapping[str, Any], dialect: str) -> Iterat
             Severity.WARNING,
             False,
         )
+    if parts.hostname and dialect in _GOOGLE:
+        ending, example = _GOOGLE[dialect]
+        if re.search(ending, parts.path.rstrip("/")) is None:
+            yield (
+                (*path, "url"),
+                "does not end as Google's addresses do",
+                f"/models/… is added to it as it is; such as {example}",
+                Severity.WARNING,
+                False,
+            )
     if parts.query and dialect != _AZURE:
         yield (
             (*path, "url"),

@@ -142,6 +142,18 @@ class ForeignStreams(Protocol):
         ...
 
 
+class ErrorReader(Protocol):
+    """What a target translator says beside the rest where the body of an error says more than its head."""
+
+    def read_status(self, status: int, body: bytes) -> int:
+        """The status that says whose fault an error is: 401 for our credentials, whatever came."""
+        ...
+
+    def read_retry_after_s(self, body: bytes) -> int | None:
+        """When to come again; None where an error does not say it."""
+        ...
+
+
 class TargetWire(Protocol):
     """How requests whose bodies pass untouched are addressed to the targets of a dialect.
 

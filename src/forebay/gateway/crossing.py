@@ -14,6 +14,7 @@ from forebay.core.events import Tokens
 from forebay.core.routes import Endpoint, Target
 from forebay.core.translation import (
     CallerTranslator,
+    ErrorReader,
     Headers,
     SigningTranslator,
     StreamTranslator,
@@ -48,6 +49,7 @@ class Crossing:
         heads: of a request for a whole answer and for a stream, up to what differs between requests.
         passed: headers of the caller that go with its request, and what they are if it sends none.
         stream_type: how the content type of the target's streams begins.
+        errors: reads of the target's errors what their heads do not say.
     """
 
     endpoint: Endpoint
@@ -58,6 +60,7 @@ class Crossing:
     passed: tuple[tuple[bytes, bytes], ...] = ()
     signing: Signing | None = None
     stream_type: bytes = SSE
+    errors: ErrorReader | None = None
 
     @property
     def is_translated(self) -> bool:
@@ -136,6 +139,13 @@ class Crossing:
         if self.caller is not None and self.inner.read_error(body) is not None:
             body = self.caller.encode_error(body, status)
         return body
+
+    def read_error_head(self, status: int, retry_after: bytes, body: bytes) -> tuple[int, bytes]:
+        """The status and the `retry-after` of the target's error, where its body says more than its head."""
+        if self.errors is None:
+            return status, retry_after
+        after = None if retry_after else self.errors.read_retry_after_s(body)
+        return self.errors.read_status(status, body), retry_after if after is None else b"%d" % after
 
     def explain_error(self, speech: Dialect, error: bytes, status: int) -> bytes:
         """The caller's error, from the error object that a stream began with."""

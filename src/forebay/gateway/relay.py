@@ -302,8 +302,9 @@ class Relay:
         if crossing is None or not crossing.is_translated:
             return answer
         if answer.status >= 300:
-            body = crossing.decode_error(answer.status, answer.body)
-            return msgspec.structs.replace(answer, body=body)
+            status, after = crossing.read_error_head(answer.status, answer.retry_after, answer.body)
+            body = crossing.decode_error(status, answer.body)
+            return msgspec.structs.replace(answer, status=status, body=body, retry_after=after)
         body, reading = crossing.decode_answer(answer.body, exchange.target_state.target)
         return Answer(answer.status, JSON_TYPE, body, reading=reading)
 

@@ -7,7 +7,7 @@ import re
 from typing import cast
 
 from forebay.core.routes import Endpoint, Target
-from forebay.core.translation import Headers, SigningTranslator, TargetWire, Way
+from forebay.core.translation import ErrorReader, Headers, SigningTranslator, TargetWire, Way
 from forebay.gateway.crossing import CONTENT_TYPE, SSE, Crossing, Signing, write_headers
 from forebay.gateway.dialect import Dialect, FindWay
 
@@ -95,6 +95,7 @@ class Ways:
             passed=tuple((name.encode(), default.encode()) for name, default in passed),
             signing=signing,
             stream_type=getattr(translator, "stream_type", SSE.decode()).encode(),
+            errors=cast(ErrorReader, translator) if hasattr(translator, "read_status") else None,
         )
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from forebay.core.errors import InvalidValue
 from forebay.providers.bedrock_media import TARGET, Documents, encode_audio, encode_image
+from forebay.providers.gemini_signatures import MARK
 from forebay.providers.json_edit import NOTHING, UNREADABLE
 from forebay.providers.strict_fields import check_known, read, read_fields, refuse
 
@@ -167,7 +168,7 @@ def _encode_message(
 def _encode_assistant(message: _Message, where: str, documents: Documents) -> list[Block]:
     blocks: list[Block] = []
     for at, thought in enumerate(message.thinking_blocks or ()):
-        if thought.type == "thinking" and thought.signature:
+        if thought.type == "thinking" and thought.signature and not thought.signature.startswith(MARK):
             text = {"text": thought.thinking or "", "signature": thought.signature}
             blocks.append({"reasoningContent": {"reasoningText": text}})
         elif thought.type == "redacted_thinking" and thought.data:

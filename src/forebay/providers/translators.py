@@ -13,6 +13,8 @@ from forebay.providers.anthropic_wire import AnthropicWire
 from forebay.providers.azure import AzureWire
 from forebay.providers.chat_to_anthropic import ChatToAnthropic
 from forebay.providers.chat_to_bedrock import ChatToBedrock
+from forebay.providers.chat_to_gemini import ChatToGemini
+from forebay.providers.embeddings_to_gemini import EmbeddingsToGemini
 from forebay.providers.messages_to_chat import MessagesToChat
 from forebay.providers.openai_wire import OpenAIWire
 from forebay.providers.translation import CallerTranslator, TargetTranslator, TargetWire, Way
@@ -26,6 +28,12 @@ _WIRES: dict[str, TargetWire] = {
 _TARGETS: dict[str, TargetTranslator] = {
     "anthropic": ChatToAnthropic(),
     "bedrock": ChatToBedrock(),
+    "gemini": ChatToGemini(),
+    "vertex": ChatToGemini(is_vertex=True),
+}
+#: By the dialect too, for callers of embeddings.
+_EMBEDDERS: dict[str, TargetTranslator] = {
+    "gemini": EmbeddingsToGemini(),
 }
 #: By the endpoint of a caller.
 _CALLERS: dict[Endpoint, CallerTranslator] = {
@@ -58,6 +66,8 @@ def find_way(endpoint: Endpoint, dialect: str) -> Way | None:
     wire = _WIRES.get(dialect)
     if wire is not None and wire.build_path("", endpoint.value, "m") is not None:
         return Way(wire=wire)
+    if endpoint is Endpoint.EMBEDDINGS and dialect in _EMBEDDERS:
+        return Way(target=_EMBEDDERS[dialect])
     caller = _CALLERS.get(endpoint)
     if caller is None and endpoint is not Endpoint.CHAT:
         return None
