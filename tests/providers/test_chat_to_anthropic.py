@@ -204,6 +204,14 @@ def test_parameters_are_mapped(asked: dict[str, Any], expected: dict[str, Any]) 
         ),
         ({"messages": [USER, {"role": "tool", "content": "x"}]}, "messages[1].tool_call_id"),
         (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "type": "custom"}]}]},
+            "messages[0].tool_calls[0].type",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "odd": 1}]}]},
+            "messages[0].tool_calls[0].odd",
+        ),
+        (
             {"messages": [{"role": "system", "content": [{"type": "refusal", "refusal": "no"}]}]},
             "messages[0].content[0].type",
         ),
@@ -412,6 +420,7 @@ def test_signed_thinking_goes_back_as_it_came_and_before_all_else() -> None:
         {"index": 0, "type": "thinking", "thinking": "Hm \n ü", "signature": "c2ln=="},
         {"index": 1, "type": "redacted_thinking", "data": "ZGF0YQ=="},
         {"index": 2, "type": "thinking", "thinking": "unsigned"},
+        {"index": 3, "type": "thinking", "thinking": "Google's", "signature": "gemini:thought:c2ln"},
     ]
     made = encode_messages(
         USER,

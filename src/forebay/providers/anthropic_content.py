@@ -2,7 +2,7 @@
 
 Turns of one role become one message; what is empty or blank, which Anthropic refuses, is left out, and so is
 a message of which nothing is left.  Thinking goes back as it came, byte for byte, if it is signed; unsigned
-thinking can't go back, and is left out.
+thinking can't go back, and is left out, as is what Google signed.
 """
 
 import re
@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from forebay.core.errors import InvalidValue
+from forebay.providers.gemini_signatures import MARK
 from forebay.providers.json_edit import NOTHING, UNREADABLE
 from forebay.providers.strict_fields import check_known, read, read_fields, refuse
 
@@ -30,6 +31,10 @@ _MESSAGE_FIELDS = frozenset(
 _PART_FIELDS = frozenset(
     {"type", "text", "refusal", "image_url", "file", "cache_control", "prompt_cache_breakpoint"}
 )
+
+
+#: `index` is of streams, `extra_content` what another provider wants back.
+_CALL_FIELDS = frozenset({"id", "type", "function", "index", "extra_content"})
 
 
 class _Image(msgspec.Struct, frozen=True):
@@ -78,7 +83,7 @@ class _Thinking(msgspec.Struct, frozen=True):
 class _Message(msgspec.Struct, frozen=True):
     role: str
     content: msgspec.Raw = NOTHING
-    tool_calls: list[_ToolCall] | None = None
+    tool_calls: list[msgspec.Raw] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
     thinking_blocks: list[_Thinking] | None = None
@@ -90,6 +95,7 @@ _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_part = msgspec.json.Decoder(_Part).decode
 _decode_message = msgspec.json.Decoder(_Message).decode
+_decode_call = msgspec.json.Decoder(_ToolCall).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -143,7 +149,7 @@ def _encode_message(message: _Message, where: str) -> tuple[str, list[Block]]:
 def _encode_assistant(message: _Message, where: str) -> list[Block]:
     blocks: list[Block] = []
     for at, thought in enumerate(message.thinking_blocks or ()):
-        if thought.type == "thinking" and thought.signature:
+        if thought.type == "thinking" and thought.signature and not thought.signature.startswith(MARK):
             blocks.append(
                 {"type": "thinking", "thinking": thought.thinking or "", "signature": thought.signature}
             )
@@ -155,12 +161,14 @@ def _encode_assistant(message: _Message, where: str) -> list[Block]:
     if message.refusal and message.refusal.strip():
         blocks.append({"type": "text", "text": message.refusal})
     blocks += [
-        _encode_call(call, f"{where}.tool_calls[{at}]") for at, call in enumerate(message.tool_calls or ())
+        _encode_call(raw, f"{where}.tool_calls[{at}]") for at, raw in enumerate(message.tool_calls or ())
     ]
     return blocks
 
 
-def _encode_call(call: _ToolCall, where: str) -> Block:
+def _encode_call(raw: msgspec.Raw, where: str) -> Block:
+    check_known(read_fields(raw, where), _CALL_FIELDS, where, TARGET)
+    call = read(_decode_call, raw, where)
     if call.type != "function" or call.function is None:
         raise refuse(f"{where}.type", f"{TARGET} knows calls of functions alone, not {call.type!r}")
     arguments = (call.function.arguments or "").strip() or "{}"
