@@ -334,6 +334,7 @@ def test_a_cut_stream_has_no_good_end(worker: GatewayProcess, http: httpx.Client
         answer(b"<html>", headers=[("content-type", "text/html")]),
         stream_answer([event("messageStart", {"role": "assistant"})]),
         error_answer(503, "ServiceUnavailableException"),
+        error_answer(424, "ModelErrorException"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

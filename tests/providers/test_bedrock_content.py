@@ -98,6 +98,7 @@ MESSAGES: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
                     {"type": "thinking", "thinking": "hm … 😀", "signature": "EqQ+/=="},
                     {"type": "redacted_thinking", "data": "c2VjcmV0"},
                     {"type": "thinking", "thinking": "unsigned"},
+                    {"type": "thinking", "thinking": "Google's", "signature": "gemini:text:abc"},
                 ],
             },
         ],
