@@ -14,7 +14,7 @@ from gateway_stage import Stage, _stages, fallback, upstream
 from forebay.core.events import Outcome, Tokens, UsageSource
 from forebay.core.routes import Endpoint, GatewayLimits, Route
 from forebay.providers.gemini_signatures import FOREIGN
-from forebay.testing.answers import json_answer, sse_answer
+from forebay.testing.answers import chunk, json_answer, last_chunk, sse_answer, sse_head
 from forebay.testing.gateway import GatewayProcess, make_route
 from forebay.testing.gemini import (
     API_KEY,
@@ -34,6 +34,7 @@ from forebay.testing.gemini import (
 )
 from forebay.testing.openai import ToolCall
 from forebay.testing.openai import well_behaved as openai_well_behaved
+from forebay.testing.steps import Gate, Wait
 
 __all__ = ["_stages", "fallback", "upstream"]
 
@@ -236,6 +237,46 @@ def test_a_conversation_that_another_model_began_goes_on(
     assert upstream.request.json()["contents"][1]["parts"] == [
         {"functionCall": {"id": "toolu_1", "name": "look", "args": {}}, "thoughtSignature": FOREIGN}
     ]
+
+
+def test_thinking_is_asked_for_and_shown(claude: anthropic.Anthropic, upstream: Stage) -> None:
+    upstream.answer = well_behaved(*PARTS[:2])
+    answer = claude.messages.create(
+        model="gemini",
+        max_tokens=9000,
+        messages=[{"role": "user", "content": "Look."}],
+        thinking={"type": "enabled", "budget_tokens": 2000},
+    )
+    assert [block.type for block in answer.content] == ["thinking", "text"]
+    assert upstream.request.json()["generationConfig"] == {
+        "maxOutputTokens": 9000,
+        "thinkingConfig": {"thinkingLevel": "LOW", "includeThoughts": True},
+    }
+
+
+def test_an_error_inside_a_stream_is_told_to_callers_of_messages(
+    worker: GatewayProcess, http: httpx.Client, upstream: Stage
+) -> None:
+    begun, gate = events(response(text("Hello there")))[:2], Gate()
+    upstream.answer = [
+        *sse_head(),
+        *map(chunk, begun),
+        Wait(gate),
+        chunk(event(error(503, "UNAVAILABLE", "The model is overloaded."))),
+        last_chunk(),
+    ]
+    body = {"model": "gemini", "max_tokens": 9, "messages": ASK[1:], "stream": True}
+    got = ""
+    with http.stream("POST", "/messages", json=body) as answer:
+        for piece in answer.iter_text():
+            got += piece
+            if "Hell" in got:
+                gate.open()
+    last = got.strip().rpartition("\n\n")[2]
+    assert last.startswith("event: error\n")
+    assert "The model is overloaded." in last
+    assert "message_stop" not in got
+    assert worker.wait_record(answer.headers["x-request-id"]).outcome is not Outcome.OK
 
 
 def test_embeddings_are_answered_and_counted(

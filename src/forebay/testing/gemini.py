@@ -23,7 +23,7 @@ ID = "test-response"
 API_KEY = "AIzaEXAMPLE0123456789-forebay"
 VERTEX_BASE = "/v1/projects/proj/locations/europe-west4/publishers/google"
 _PATH = re.compile(
-    rf"(/v1beta|{VERTEX_BASE})/models/([^/:]+):(generateContent|streamGenerateContent|batchEmbedContents)"
+    rf"(/v1|/v1beta|{VERTEX_BASE})/models/([^/:]+):(generateContent|streamGenerateContent|batchEmbedContents)"
 )
 _KNOWN = frozenset(
     {"contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "safetySettings"}
