@@ -25,6 +25,7 @@ from forebay.gateway.policy.route import (
     Reason,
     Want,
     choose,
+    choose_first,
     find_ill,
     find_lack,
     list_unfit,
@@ -96,6 +97,17 @@ def test_the_same_arguments_give_the_same_plan_and_change_nothing(
     first = choose(fleet, want, NOW, draw, limit)
     assert choose(fleet, want, NOW, draw, limit) == first
     assert dump(fleet) == before
+
+
+@settings(max_examples=300)
+@given(fleets(), WANTS, DRAWS)
+def test_the_short_way_to_the_first_place_leads_there(fleet: Fleet, want: Want, draw: float) -> None:
+    first = choose_first(fleet, want, NOW, draw)
+    plan = choose(fleet, want, NOW, draw, 3)
+    if first is not None:
+        assert plan.order[0] == first
+    elif not want.needs & fleet.lacking and want.tokens <= fleet.window_min:
+        assert any(list_unfit(group, NOW) for group in fleet.groups)
 
 
 @settings(max_examples=300)

@@ -9,13 +9,13 @@ from random import random
 
 import msgspec
 
-from forebay.core.errors import CapabilityMissing
+from forebay.core.errors import CapabilityMissing, TargetError
 from forebay.core.routes import CAPABILITIES
 from forebay.gateway.model import Exchange, RouteState, TargetState
-from forebay.gateway.policy.attempt import Attempts
+from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
 from forebay.gateway.policy.explain import explain, explain_barred, explain_listed
 from forebay.gateway.policy.load import ReplicaLoad
-from forebay.gateway.policy.route import choose
+from forebay.gateway.policy.route import choose, choose_first
 from forebay.gateway.relay import Answer
 from forebay.gateway.wants import read_want
 
@@ -62,6 +62,19 @@ class Chooser:
         """
         route = exchange.route
         assert route is not None
+        if route.groups and not route.route.fallbacks:
+            fleet = route.find_fleet(exchange.endpoint)
+            want = read_want(exchange, fleet)
+            exchange.load_tokens = want.tokens
+            first = choose_first(fleet, want, self._get_time(), self._draw())
+            if first is not None:
+                target = exchange.target_state = route.places[first]
+                exchange.plan, exchange.is_plan_whole = (target,), False
+                exchange.tries.targets_left = fleet.size
+                return
+        self._plan_whole(exchange, route)
+
+    def _plan_whole(self, exchange: Exchange, route: RouteState) -> None:
         limit = exchange.state.snapshot.table.attempts_max
         fallbacks = self._list_fallbacks(exchange, route) if route.route.fallbacks else ()
         if fallbacks and limit > 1:
@@ -72,15 +85,39 @@ class Chooser:
             changes.append((len(targets), fallback))
             targets += self._choose(exchange, fallback, 1)
         exchange.plan, exchange.fallbacks = tuple(targets), tuple(changes)
-        exchange.tries = Attempts(exchange.state.snapshot.table.attempts_max, len(targets))
+        exchange.tries.targets_left = len(targets)
         exchange.target_state = targets[0]
+
+    def decide_after_error(self, exchange: Exchange, error: TargetError) -> Step:
+        """What comes after an attempt that ended without an answer."""
+        if not exchange.is_plan_whole:
+            self._complete(exchange)
+        return choose_after_error(exchange.tries, error)
+
+    def decide_after_status(self, exchange: Exchange, status: int) -> Step:
+        """What comes after an answer with an error status."""
+        if not exchange.is_plan_whole:
+            self._complete(exchange)
+        return choose_after_status(exchange.tries, status)
+
+    def _complete(self, exchange: Exchange) -> None:
+        """Adds what comes after the first attempt, which has failed, to a plan that was that far alone."""
+        route = exchange.route
+        assert route is not None
+        exchange.is_plan_whole = True
+        limit = exchange.state.snapshot.table.attempts_max
+        tried = exchange.target_state
+        others = [target for target in self._choose(exchange, route, limit) if target is not tried]
+        exchange.plan = (tried, *others[: limit - 1])
+        exchange.tries.targets_left = len(exchange.plan) - 1
 
     def _choose(self, exchange: Exchange, route: RouteState, limit: int) -> list[TargetState]:
         if not route.groups:
             return list(route.targets[:limit])
         fleet = route.find_fleet(exchange.endpoint)
         want = read_want(exchange, fleet)
-        exchange.load_tokens = want.tokens
+        if not exchange.tries.made:
+            exchange.load_tokens = want.tokens
         plan = choose(fleet, want, self._get_time(), self._draw(), limit)
         if not plan.order:
             lacking = [name for at, name in enumerate(CAPABILITIES) if want.needs >> at & 1]

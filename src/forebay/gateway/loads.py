@@ -96,7 +96,9 @@ def _make_pool(group: list[Member], capacity: tuple[float, float]) -> PoolLoad:
     loads = [member.load for member in group]
     pool.requests = sum(load.requests for load in loads)
     pool.tokens = sum(load.tokens for load in loads)
-    pool.unfit_until = max(max(load.ejected_until, load.retry_at) for load in loads)
+    for load in loads:
+        if load.unfit_until:
+            pool.note_unfit(load, 0.0)
     for load in loads:
         if load.first_at > pool.first_at:
             pool.first_s, pool.first_at = load.first_s, load.first_at

@@ -201,6 +201,7 @@ class Exchange:
     first_s = 0.0  #: of the current attempt until its first token, where its target is counted
     first_token_ns: int | None = None
     key: KeyEntry | None = None
+    is_plan_whole = True  #: else `plan` goes no further than the first attempt
     left = False  #: the caller has gone
     names_output = True  #: how long the answer may become is the caller's word, not a guess
     load: ReplicaLoad | None = None  #: which counts the current attempt

@@ -29,7 +29,7 @@ from forebay.gateway.intake import Intake
 from forebay.gateway.memory import Memory
 from forebay.gateway.model import Dialect, Exchange, KeyState, State, TargetState
 from forebay.gateway.plan import Plan
-from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
+from forebay.gateway.policy.attempt import Step
 from forebay.gateway.quota import Quota
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Answer, Relay, read_answer, refuse_compressed
@@ -267,7 +267,7 @@ class Service:
                 if error.fault is Fault.TARGET:
                     self._count_attempt(exchange, good=False)
                     self._troubles.tell(target.target.id, error)
-                step = choose_after_error(tries, error)
+                step = self._chooser.decide_after_error(exchange, error)
                 if step is Step.STOP:
                     raise
                 tries.resent = step is Step.SAME
@@ -277,7 +277,7 @@ class Service:
             if answer is None:
                 return
             self._count_attempt(exchange, good=False, answer=answer)
-            if choose_after_status(tries, answer.status) is Step.STOP:
+            if self._chooser.decide_after_status(exchange, answer.status) is Step.STOP:
                 self._ending.finish_answer(exchange, target.secret, answer)
                 return
             tries.resent = False

@@ -19,15 +19,16 @@ SESSION_HEADER = b"x-forebay-session"
 SESSION_MAX_BYTES = 256
 _PROMPTS = (b'"messages"', b'"prompt"', b'"input"')
 
-#: Keys and values that say so, wherever they stand: quotes within texts are escaped in JSON.
+#: Values of `type`, and keys, that say so wherever they stand, for quotes within texts are escaped in JSON;
+#: each with what is looked for first, since most bodies hold none of it.
 _SIGNS = tuple(
-    (compute_mask((name,)), re.compile(pattern))
-    for name, pattern in (
-        ("tools", rb'"(?:tools|functions)"\s*:\s*\[\s*\{'),
-        ("images", rb'"type"\s*:\s*"(?:image_url|input_image|image)"'),
-        ("audio", rb'"type"\s*:\s*"input_audio"'),
-        ("documents", rb'"type"\s*:\s*"(?:file|input_file|document)"'),
-        ("json_schema", rb'"type"\s*:\s*"json_schema"'),
+    (compute_mask((name,)), needles, re.compile(pattern))
+    for name, needles, pattern in (
+        ("tools", (b'"tools"', b'"functions"'), rb'"(?:tools|functions)"\s*:\s*\[\s*\{'),
+        ("images", (b'image_url"', b'image"'), rb'"type"\s*:\s*"(?:image_url|input_image|image)"'),
+        ("audio", (b'"input_audio"',), rb'"type"\s*:\s*"input_audio"'),
+        ("documents", (b'file"', b'"document"'), rb'"type"\s*:\s*"(?:file|input_file|document)"'),
+        ("json_schema", (b'"json_schema"',), rb'"type"\s*:\s*"json_schema"'),
     )
 )
 _MEDIA = compute_mask(("images", "audio", "documents"))
@@ -66,9 +67,12 @@ def read_want(exchange: Exchange, fleet: Fleet) -> Want:
 def read_needs(body: bytes, asked: int) -> int:
     """Which of the capabilities that are asked for a request needs."""
     needs = 0
-    for bit, sign in _SIGNS:
-        if bit & asked and sign.search(body):
-            needs |= bit
+    for bit, needles, sign in _SIGNS:
+        if bit & asked:
+            for needle in needles:
+                if needle in body and sign.search(body):
+                    needs |= bit
+                    break
     return needs
 
 

@@ -79,7 +79,14 @@ class Tier:
 
     name: str
     groups: tuple[Group, ...]
+    loads: tuple[PoolLoad, ...]
     is_weighted: bool  #: its groups have shares
+
+
+def make_tier(name: str, groups: Sequence[Group]) -> Tier:
+    """Of some groups."""
+    is_weighted = any(group.weight is not None for group in groups)
+    return Tier(name, tuple(groups), tuple(group.load for group in groups), is_weighted)
 
 
 class Fleet:
@@ -95,11 +102,9 @@ class Fleet:
         for group in groups:
             by_tier.setdefault(group.tier, []).append(group)
         names = sorted(by_tier, key=lambda name: (TIERS.index(name) if name in TIERS else len(TIERS), name))
-        self.tiers = tuple(
-            Tier(name, tuple(by_tier[name]), any(group.weight is not None for group in by_tier[name]))
-            for name in names
-        )
+        self.tiers = tuple(make_tier(name, by_tier[name]) for name in names)
         self.groups = tuple(group for tier in self.tiers for group in tier.groups)
+        self.loads = tuple(group.load for group in self.groups)
         self.choosing = choosing
         self.size = sum(group.size for group in self.groups)
         self.lacking = 0

@@ -75,6 +75,7 @@ class PoolLoad(Pace):
         "requests",
         "size",
         "tokens",
+        "unfit",
         "unfit_until",
         "used",
     )
@@ -91,7 +92,8 @@ class PoolLoad(Pace):
         self.level_at = 0.0
         self.pressure = 0.0  #: share of the replicas that refused of late
         self.pressure_at = 0.0
-        self.unfit_until = 0.0  #: before that, some replica may be out of service
+        self.unfit: tuple[ReplicaLoad, ...] = ()  #: replicas that may be out of service
+        self.unfit_until = 0.0  #: the last moment at which one of them may be
 
     def change(self, requests: int, tokens: int, now: float) -> None:
         """Requests have begun or ended."""
@@ -109,6 +111,12 @@ class PoolLoad(Pace):
             return self.level
         used = self.used
         return used + (self.level - used) * exp(-passed / (LEVEL_UP_S if used > self.level else LEVEL_DOWN_S))
+
+    def note_unfit(self, replica: "ReplicaLoad", now: float) -> None:
+        """A replica is out of service."""
+        still = (each for each in self.unfit if each is not replica and each.unfit_until > now)
+        self.unfit = (*still, replica)
+        self.unfit_until = max(each.unfit_until for each in self.unfit)
 
     def compute_pressure(self, now: float) -> float:
         if self.pressure == 0.0:
@@ -154,6 +162,10 @@ class ReplicaLoad(Pace):
         for pool in self.pools:
             pool.see_token(seconds, now)
 
+    @property
+    def unfit_until(self) -> float:
+        return max(self.ejected_until, self.retry_at)
+
     def succeed(self) -> None:
         self.failures = self.ejections = 0
 
@@ -163,7 +175,7 @@ class ReplicaLoad(Pace):
         for pool in self.pools:
             pool.pressure = min(1.0, pool.compute_pressure(now) + 1 / pool.size)
             pool.pressure_at = now
-            pool.unfit_until = max(pool.unfit_until, self.retry_at)
+            pool.note_unfit(self, now)
 
     def fail(self, now: float) -> None:
         """An attempt failed by its fault; so many in a row put it out of service."""
@@ -173,4 +185,4 @@ class ReplicaLoad(Pace):
         self.ejected_until = now + min(EJECT_MAX_S, EJECT_S * 2.0**self.ejections)
         self.ejections = min(self.ejections + 1, 10)
         for pool in self.pools:
-            pool.unfit_until = max(pool.unfit_until, self.ejected_until)
+            pool.note_unfit(self, now)

@@ -17,9 +17,9 @@ from enum import StrEnum
 
 import msgspec
 
-from forebay.gateway.policy.fleet import Fleet, Group, Member, Tier
+from forebay.gateway.policy.fleet import Fleet, Group, Member, Tier, make_tier
 from forebay.gateway.policy.load import STALE_S, ReplicaLoad
-from forebay.gateway.policy.spill import compute_spill
+from forebay.gateway.policy.spill import OFFSET_MIN, compute_spill
 
 LOAD_CAP = 1.25  #: times the mean of tokens in flight, up to which a replica keeps what is its own
 NOMINAL_REQUESTS = 16  #: that a replica of unknown capacity is taken to serve at once, in scores
@@ -96,6 +96,26 @@ def choose(fleet: Fleet, want: Want, now: float, draw: float, limit: int) -> Pla
     return Plan(tuple(order), rejected)
 
 
+def choose_first(fleet: Fleet, want: Want, now: float, draw: float) -> int | None:
+    """What `choose` puts first, where nothing needs to be left out; None where all has to be looked at.
+
+    With it a request that meets no trouble costs a fraction of a whole plan: every other place that the fleet
+    has is an alternative.
+    """
+    if want.needs & fleet.lacking or want.tokens > fleet.window_min:
+        return None
+    if want.is_sticky and want.affinity is not None:
+        draw = (want.affinity * _MIX & 0xFFFFFFFF) / 0x100000000
+    tiers = fleet.tiers
+    at, left = _pick_tier(fleet, tiers, want, now, draw)
+    for tier in tiers[:1] if left is draw else tiers:
+        for load in tier.loads:
+            if now < load.unfit_until:
+                return None
+    group = _rank_groups(fleet, tiers[at], want, now, left)[0]
+    return pick_member(group, want, now, left).index
+
+
 # --- filter -------------------------------------------------------------------------------------------------
 
 
@@ -115,17 +135,25 @@ def find_ill(load: ReplicaLoad, now: float) -> Reason | None:
 
 def list_unfit(group: Group, now: float) -> list[tuple[Member, Reason]]:
     """The replicas of a group that are out of service."""
-    if now >= group.load.unfit_until:
-        return []
-    reasons = ((member, find_ill(member.load, now)) for member in group.members)
+    ill = find_unfit(group, now)
+    reasons = [(member, find_ill(member.load, now)) for member in group.members if member.load in ill]
     return [(member, reason) for member, reason in reasons if reason is not None]
 
 
-def _filter(fleet: Fleet, want: Want, now: float) -> tuple[list[Tier], tuple[tuple[Group, Reason], ...]]:
+def find_unfit(group: Group, now: float) -> Sequence[ReplicaLoad]:
+    """The same, as loads."""
+    if now >= group.load.unfit_until:
+        return ()
+    return [load for load in group.load.unfit if now < load.ejected_until or now < load.retry_at]
+
+
+def _filter(fleet: Fleet, want: Want, now: float) -> tuple[Sequence[Tier], tuple[tuple[Group, Reason], ...]]:
     """The tiers with those of their groups that may answer."""
     is_plain = not want.needs & fleet.lacking and want.tokens <= fleet.window_min
-    if is_plain and all([now >= group.load.unfit_until for group in fleet.groups]):  # noqa: C419 - faster
-        return list(fleet.tiers), ()
+    if is_plain and not any([now < load.unfit_until for load in fleet.loads]):  # noqa: C419 - faster
+        return fleet.tiers, ()
+    if is_plain and not any(_is_out(group, now) for group in fleet.groups):
+        return fleet.tiers, ()
     reasons = {group: _find_reason(group, want, now) for group in fleet.groups}
     if all(reasons.values()):
         reasons = _relent(reasons, now)
@@ -133,16 +161,23 @@ def _filter(fleet: Fleet, want: Want, now: float) -> tuple[list[Tier], tuple[tup
     for tier in fleet.tiers:
         groups = tuple(group for group in tier.groups if reasons[group] is None)
         if groups:
-            tiers.append(Tier(tier.name, groups, tier.is_weighted))
+            tiers.append(make_tier(tier.name, groups))
     return tiers, tuple((group, reason) for group, reason in reasons.items() if reason is not None)
+
+
+def _is_out(group: Group, now: float) -> bool:
+    """Whether no replica of a group is in service."""
+    load = group.load
+    return (
+        now < load.unfit_until and len(load.unfit) >= group.size and len(find_unfit(group, now)) >= group.size
+    )
 
 
 def _find_reason(group: Group, want: Want, now: float) -> Reason | None:
     lack = find_lack(group, want)
     if lack is not None:
         return lack
-    unfit = list_unfit(group, now)
-    return unfit[0][1] if len(unfit) == group.size else None
+    return list_unfit(group, now)[0][1] if _is_out(group, now) else None
 
 
 def _relent(reasons: dict[Group, Reason | None], now: float) -> dict[Group, Reason | None]:
@@ -153,7 +188,7 @@ def _relent(reasons: dict[Group, Reason | None], now: float) -> dict[Group, Reas
         narrow = [group for group, reason in reasons.items() if reason is Reason.WINDOW]
         widest = max((group.window for group in narrow), default=0)
         relented = [group for group in narrow if group.window == widest]
-        fit = [group for group in relented if len(list_unfit(group, now)) < group.size]
+        fit = [group for group in relented if not _is_out(group, now)]
         relented = fit or relented
     return {group: None if group in relented else reason for group, reason in reasons.items()}
 
@@ -164,9 +199,15 @@ def _relent(reasons: dict[Group, Reason | None], now: float) -> dict[Group, Reas
 def _pick_tier(fleet: Fleet, tiers: Sequence[Tier], want: Want, now: float, draw: float) -> tuple[int, float]:
     """Which tier, and what is left of the draw."""
     spill_at = fleet.choosing.spill_at
+    idle = spill_at + OFFSET_MIN
     last = len(tiers) - 1
     at = 0
     while at < last:
+        for load in tiers[at].loads:
+            if load.used > idle or load.level > idle or load.pressure:
+                break
+        else:
+            return at, draw
         share = compute_spill(tiers[at].groups, want.priority, spill_at, now)
         if draw >= share:
             return at, (draw - share) / (1 - share)
@@ -194,10 +235,10 @@ def _rank_groups(fleet: Fleet, tier: Tier, want: Want, now: float, draw: float) 
         other += 1
     if is_better(groups[other], groups[one], fleet, want, now):
         one, other = other, one
-    ranked = [groups[one], groups[other]]
-    if count > 2:
-        ranked += [group for group in groups if group is not ranked[0] and group is not ranked[1]]
-    return ranked
+    if count == 2:
+        return groups[one], groups[other]
+    rest = [group for at, group in enumerate(groups) if at not in (one, other)]
+    return groups[one], groups[other], *rest
 
 
 def _draw_by_weight(groups: Sequence[Group], draw: float) -> int:
@@ -237,47 +278,45 @@ def compute_score(group: Group, fleet: Fleet, answer_s: float) -> float:
 
 def pick_member(group: Group, want: Want, now: float, draw: float) -> Member:
     """The replica of a group; one that is out of service only where all are."""
-    members: Sequence[Member] = group.members
-    count = len(members)
+    members = group.members
+    count = group.size
     if count == 1:
         return members[0]
-    unfit: frozenset[int] = frozenset()
-    if now < group.load.unfit_until:
-        unfit = frozenset(member.index for member, _ in list_unfit(group, now))
-        if 0 < len(unfit) < count:
-            members = [member for member in members if member.index not in unfit]
-            count = len(members)
-        else:
-            unfit = frozenset()
-    if want.affinity is not None and count > 1:
-        owner = _find_owner(group, want, unfit)
+    ill = find_unfit(group, now) if now < group.load.unfit_until else ()
+    if ill and len(ill) >= count:
+        ill = ()
+    if want.affinity is not None:
+        owner = _find_owner(group, want, ill)
         if owner is not None:
             return owner
     at = int(draw * 0x100000) * _MIX & 0xFFFFFFFF
-    if count <= SMALL_GROUP:
-        first = at % count
-        best = members[first]
-        for member in (*members[first + 1 :], *members[:first]):
-            if member.load.tokens < best.load.tokens:
-                best = member
-        return best
-    one = at % count
-    other = (one + 1 + (at >> 16) % (count - 1)) % count
-    return members[one if members[one].load.tokens <= members[other].load.tokens else other]
+    if count > SMALL_GROUP:
+        one = members[at % count]
+        other = members[(at % count + 1 + (at >> 16) % (count - 1)) % count]
+        if not ill or (one.load not in ill and other.load not in ill):
+            return one if one.load.tokens <= other.load.tokens else other
+    first = at % count
+    well = [member for member in (*members[first:], *members[:first]) if member.load not in ill]
+    return min(well, key=_count_tokens)
 
 
-def _find_owner(group: Group, want: Want, unfit: frozenset[int]) -> Member | None:
+def _count_tokens(member: Member) -> int:
+    return member.load.tokens
+
+
+def _find_owner(group: Group, want: Want, ill: Sequence[ReplicaLoad]) -> Member | None:
     """Who owns the request's affinity, or takes it over; None if all are too full."""
     assert want.affinity is not None
-    owners = group.ring.owners
-    start = group.ring.find(want.affinity)
+    ring = group.ring
+    owners = ring.owners
+    at = ring.find(want.affinity)
     cap = LOAD_CAP * group.load.tokens / group.size
-    for at in range(start, start + len(owners)):
-        member = owners[at if at < len(owners) else at - len(owners)]
-        if member.index in unfit:
-            continue
-        if want.is_sticky or member.load.tokens <= cap:
+    for _ in owners:
+        member = owners[at]
+        load = member.load
+        if (load.tokens <= cap or want.is_sticky) and load not in ill:
             return member
+        at = at + 1 if at + 1 < len(owners) else 0
     return None
 
 
@@ -285,8 +324,8 @@ def _list_rest(groups: Sequence[Group], tiers: Sequence[Tier], now: float) -> It
     """What is left when a place of each kind has been tried: those in service, the fullest last."""
     rest = [*groups, *(group for tier in tiers for group in tier.groups if group not in groups)]
     for group in rest:
-        ill = {member.index for member, _ in list_unfit(group, now)}
-        if len(ill) == group.size:
-            ill = set()
-        well = (member for member in group.members if member.index not in ill)
+        ill = find_unfit(group, now)
+        if len(ill) >= group.size:
+            ill = ()
+        well = (member for member in group.members if member.load not in ill)
         yield from sorted(well, key=lambda member: (member.load.tokens, member.index))

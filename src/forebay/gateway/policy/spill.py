@@ -19,6 +19,7 @@ CURVES: Final = {
     "standard": (0.0, 0.3, 1.0),
     "batch": (0.2, 0.5, 0.5),
 }
+OFFSET_MIN = min(offset for offset, _, _ in CURVES.values())  #: below that nobody spills
 
 
 def compute_spill(groups: Iterable[Group], priority: str, spill_at: float, now: float) -> float:
