@@ -10,7 +10,7 @@ import pytest
 
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import RouteTable, Snapshot
-from forebay.gateway.compiling import build_state
+from forebay.gateway.compiling import build_state, list_problems
 from forebay.gateway.metrics import Cells
 from forebay.gateway.metrics_layout import compute_layout
 from forebay.gateway.model import State
@@ -82,3 +82,12 @@ def test_targets_at_one_address_have_limits_and_pools_of_their_own(client: Clien
     state = build(Snapshot(table=RouteTable(routes=tuple(routes)), keys=()), client, tmp_path)
     assert [state.routes[name].targets[0].origin for name in ("a", "b")] == [first, second], "pools survive"
     assert (first.connections_max, second.connections_max) == (7, 50)
+
+
+def test_a_dialect_of_a_newer_version_is_told_as_such(client: Client, tmp_path: Path) -> None:
+    routes = (
+        make_route("m", "http://127.0.0.1:1/v1", dialect="klingon"),
+        make_route("n", "http://127.0.0.1:1/v1"),
+    )
+    state = build(Snapshot(table=RouteTable(routes=routes), keys=()), client, tmp_path)
+    assert list_problems(state) == ["the target m-0 speaks `klingon`, which this Forebay does not know"]

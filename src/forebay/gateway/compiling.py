@@ -99,6 +99,10 @@ def _build_target(
         if query := urlsplit(target.url).query:
             path += f"?{query}"
         heads, crossings = ways.build(target, address.authority, path, secret)
+        if not heads and not crossings:
+            problem = TargetMisconfigured(
+                f"the target {target.id} speaks `{target.dialect}`, which this Forebay does not know"
+            )
         origin = client.origin(address, target.connections_max, target.id)
     except ValueError:  # its words may hold the URL, and that a password
         problem = TargetMisconfigured(f"the address of target {target.id} is of no use")
