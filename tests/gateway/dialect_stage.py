@@ -16,12 +16,14 @@ from gateway_stage import UPSTREAM_SECRET, Stage
 from forebay.core.routes import Endpoint, GatewayLimits, Route, Target, Timeouts
 from forebay.testing.gateway import GatewayProcess, make_route
 from forebay.testing.openai import ToolCall
+from forebay.testing.steps import Gate
 from forebay.testing.threaded import find_closed_port
 
 ENDPOINTS = (Endpoint.CHAT, Endpoint.MESSAGES, Endpoint.COUNT_TOKENS)
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(60)).decode()
 CALLERS = ("openai", "anthropic")
 TARGETS = ("openai", "anthropic")
+PATHS = {"openai": "/chat/completions", "anthropic": "/messages"}
 #: What there is to messages at their own besides is in `test_messages_untouched`.
 PAIRS = [(caller, target) for caller in CALLERS for target in TARGETS]
 TRANSLATED = [("openai", "anthropic"), ("anthropic", "openai")]
@@ -86,8 +88,13 @@ class Callers:
 
     def post(self, caller: str, model: str, *, stream: bool = False, **more: Any) -> httpx.Response:
         """The same without a client."""
-        path = "/chat/completions" if caller == "openai" else "/messages"
-        return self.http.post(path, json=build_body(caller, model, stream=stream, **more))
+        return self.http.post(PATHS[caller], json=build_body(caller, model, stream=stream, **more))
+
+    def read(self, caller: str, model: str, begun: Gate, **more: Any) -> httpx.Response:
+        """A stream, without a client; opens the gate once its first bytes are here."""
+        path, body = PATHS[caller], build_body(caller, model, stream=True, **more)
+        with self.http.stream("POST", path, json=body) as answer:
+            return read_through(answer, begun)
 
     def _chat(self, model: str, *, stream: bool, **more: Any) -> Said:
         asked: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": "Hello"}]} | more
@@ -138,6 +145,15 @@ class Callers:
             output=answer.usage.output_tokens,
             request_id=request_id,
         )
+
+
+def read_through(answer: httpx.Response, begun: Gate) -> httpx.Response:
+    """The answer with its content, of which the first bytes open the gate."""
+    content = b""
+    for data in answer.iter_raw():
+        content += data
+        begun.open()
+    return httpx.Response(answer.status_code, headers=answer.headers, content=content)
 
 
 def build_body(caller: str, model: str, *, stream: bool = False, **more: Any) -> dict[str, Any]:

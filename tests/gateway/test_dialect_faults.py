@@ -8,14 +8,14 @@ import anthropic
 import httpx
 import openai
 import pytest
-from dialect_stage import PAIRS, TRANSLATED, Callers, build_body, callers, stages, worker
+from dialect_stage import PAIRS, PATHS, TRANSLATED, Callers, build_body, callers, stages, worker
 from gateway_stage import UPSTREAM_SECRET, Stage, _stages, fallback, upstream
 
 from forebay.core.events import Outcome, UsageSource
 from forebay.testing import anthropic as claude
 from forebay.testing import openai as gpt
 from forebay.testing.answers import chunk, json_answer, last_chunk, sse_answer, sse_head
-from forebay.testing.steps import Close, Reset, Script, Send, Sleep, Stall, Step
+from forebay.testing.steps import Close, Gate, Reset, Script, Send, Sleep, Stall, Step, Wait
 
 __all__ = ["_stages", "callers", "fallback", "stages", "upstream", "worker"]
 
@@ -215,8 +215,10 @@ def test_a_target_of_another_dialect_answers_where_the_first_fails(
 def test_a_cut_stream_ends_with_an_error_of_the_callers(
     callers: Callers, stages: dict[str, Stage], caller: str, target: str, ending: list[Step], code: str
 ) -> None:
-    stages[target].answer = [*sse_head(), *map(chunk, begin(target)), Sleep(0.1), *ending]
-    answer = callers.post(caller, f"{target}-brief", stream=True)
+    begun = Gate()
+    stages[target].answer = [*sse_head(), *map(chunk, begin(target)), Wait(begun), *ending]
+    model = f"{target}-brief" if code == "upstream_idle_timeout" else target
+    answer = callers.read(caller, model, begun)
     assert answer.status_code == 200
     assert_broken(caller, answer.content)
     record = callers.worker.wait_record(answer.headers["x-request-id"])
@@ -236,9 +238,10 @@ def test_an_error_inside_a_stream_is_told_in_the_callers_dialect(
         if target == "openai"
         else claude.event(claude.error("overloaded_error", words))
     )
-    steps = [*sse_head(), *map(chunk, begin(target)), Sleep(0.2), chunk(failure), last_chunk()]
+    begun = Gate()
+    steps = [*sse_head(), *map(chunk, begin(target)), Wait(begun), chunk(failure), last_chunk()]
     stages[target].answer = steps
-    answer = callers.post(caller, target, stream=True)
+    answer = callers.read(caller, target, begun)
     told = assert_broken(caller, answer.content)
     assert told["message"] == "Overloaded, said [redacted]"
     assert told["type"] == "overloaded_error"
@@ -274,8 +277,7 @@ def test_a_caller_that_leaves_is_charged_what_it_saw(
         return go_on()
 
     stages[target].answer = answer_on
-    path = "/chat/completions" if caller == "openai" else "/messages"
-    with callers.http.stream("POST", path, json=build_body(caller, target, stream=True)) as answer:
+    with callers.http.stream("POST", PATHS[caller], json=build_body(caller, target, stream=True)) as answer:
         seen = b""
         for data in answer.iter_raw():
             seen += data
@@ -296,11 +298,7 @@ def test_a_caller_that_leaves_a_whole_answer(
 ) -> None:
     stages[target].answer = [Stall()]
     with pytest.raises(httpx.ReadTimeout):
-        callers.http.post(
-            "/chat/completions" if caller == "openai" else "/messages",
-            json=build_body(caller, target),
-            timeout=0.3,
-        )
+        callers.http.post(PATHS[caller], json=build_body(caller, target), timeout=0.3)
     stages[target].wait_closed(stages[target].wait_request(), 1.5)
     callers.worker.wait_idle()
 

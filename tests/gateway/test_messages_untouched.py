@@ -9,6 +9,7 @@ import anthropic
 import httpx
 import msgspec
 import pytest
+from dialect_stage import read_through
 from gateway_stage import UPSTREAM_SECRET, Stage, _stages, fallback, upstream
 
 from forebay.core.events import Outcome, Tokens, UsageSource
@@ -28,7 +29,7 @@ from forebay.testing.anthropic import (
 )
 from forebay.testing.gateway import GatewayProcess, make_key, make_route
 from forebay.testing.openai import ToolCall
-from forebay.testing.steps import Close, Reset, Script, Send, Sleep, Stall, Step
+from forebay.testing.steps import Close, Gate, Reset, Script, Send, Sleep, Stall, Step, Wait
 
 __all__ = ["_stages", "fallback", "upstream"]
 
@@ -268,10 +269,16 @@ def test_an_error_inside_the_stream_passes(
 ) -> None:
     events = message_events(message(text("A long answer")))
     failure = chunk(event(error("overloaded_error", "Overloaded")))
-    upstream.answer = [*sse_head(), *map(chunk, events[:5]), Sleep(0.2), failure, last_chunk()]
-    with pytest.raises(anthropic.APIStatusError, match="Overloaded") as caught:
+    begun = Gate()
+    upstream.answer = [*sse_head(), *map(chunk, events[:5]), Wait(begun), failure, last_chunk()]
+
+    def read() -> None:
         with claude.messages.stream(**ASKED) as stream:
-            stream.get_final_message()
+            for _ in stream:
+                begun.open()
+
+    with pytest.raises(anthropic.APIStatusError, match="Overloaded") as caught:
+        read()
     record = worker.wait_record(caught.value.response.headers["request-id"])
     assert (record.outcome, record.error) == (Outcome.FAILED, "upstream_error")
 
@@ -292,8 +299,11 @@ PART = message_events(message(text("A long answer"), tokens=usage(7, 5, cache_re
 def test_a_cut_stream_ends_with_an_error_event(
     worker: GatewayProcess, http: httpx.Client, upstream: Stage, ending: list[Step], code: str
 ) -> None:
-    upstream.answer = [*sse_head(), *map(chunk, PART), Sleep(0.1), *ending]
-    answer = ask(http, model="brief", stream=True)
+    begun = Gate()
+    upstream.answer = [*sse_head(), *map(chunk, PART), Wait(begun), *ending]
+    model = "brief" if code == "upstream_idle_timeout" else "m"
+    with http.stream("POST", "/messages", json=ASKED | {"model": model, "stream": True}) as stream:
+        answer = read_through(stream, begun)
     whole = b"".join(PART)
     assert answer.content.startswith(whole)
     rest = answer.content[len(whole) :]
@@ -335,8 +345,11 @@ def test_a_caller_that_leaves_is_charged_what_it_saw(
 def test_an_event_that_is_too_large_ends_it(
     worker: GatewayProcess, http: httpx.Client, upstream: Stage
 ) -> None:
-    upstream.answer = [*sse_head(), *map(chunk, PART), chunk(b"event: x\ndata: " + b"x" * (1 << 21)), Stall()]
-    answer = ask(http, stream=True)
+    begun = Gate()
+    large = chunk(b"event: x\ndata: " + b"x" * (1 << 21))
+    upstream.answer = [*sse_head(), *map(chunk, PART), Wait(begun), large, Stall()]
+    with http.stream("POST", "/messages", json=ASKED | {"stream": True}) as stream:
+        answer = read_through(stream, begun)
     assert b"event: error" in answer.content
     record = worker.wait_record(answer.headers["x-request-id"])
     assert record.error == "upstream_event_too_large"
