@@ -20,6 +20,7 @@ from forebay.app.alert_setup import AlertParts
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.config_values import ConfigOrigin
+from forebay.app.control_explain import ExplainRoutes
 from forebay.app.control_http import AdminRoutes, create_admin_app
 from forebay.app.control_limits import LimitRoutes
 from forebay.app.control_oidc import OidcDoor
@@ -105,6 +106,7 @@ class Scene:
             TenancyRoutes(self.plane, self.repos, self.clock),
             LimitRoutes(self.quota, self.clock, self.live),
             SignalRoutes(self.live, self.signals),
+            ExplainRoutes(self.plane),
             self.alerts.routes,
         )
         foreign = OidcDoor(lambda: self.watch.config.control.oidc, self.clock)

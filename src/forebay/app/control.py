@@ -23,6 +23,7 @@ from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.config_running import SAVED_CONFIG
 from forebay.app.config_values import ConfigOrigin
+from forebay.app.control_explain import ExplainRoutes
 from forebay.app.control_http import AdminRoutes, create_admin_app
 from forebay.app.control_limits import LimitRoutes
 from forebay.app.control_oidc import OidcDoor
@@ -105,6 +106,7 @@ class Control:
             TenancyRoutes(self._plane, repos, clock),
             LimitRoutes(self._quota, clock, live),
             SignalRoutes(live, signals),
+            ExplainRoutes(self._plane),
             self._alerts.routes,
         )
         foreign = OidcDoor(lambda: watch.config.control.oidc, clock)

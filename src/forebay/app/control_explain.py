@@ -1,0 +1,167 @@
+"""Where a request would go, for the admin API: what a route, a key and a request's needs leave, and why.
+
+It decides by the same pure functions as the workers, over the table that they have, but it knows nothing of
+their loads: every place counts as idle and of unknown speed.  What a worker knows it tells itself, with the
+header `x-forebay-debug: route`.
+"""
+
+from typing import Annotated, Literal
+
+from fastapi import FastAPI, Query
+from pydantic import Field, StringConstraints
+
+from forebay.app.control_plane import ControlPlane
+from forebay.app.control_routes import RouteAdder
+from forebay.app.control_schemas import KeyId, View
+from forebay.core.errors import EndpointForbidden, Forbidden, InvalidValue, ModelNotFound, Overloaded
+from forebay.core.keys import KeyEntry
+from forebay.core.routes import Endpoint, Route, RouteTable
+from forebay.gateway.loads import Loads
+from forebay.gateway.policy.explain import Candidate, Explained, explain, explain_barred, explain_listed
+from forebay.gateway.policy.fleet import Fleet, Group, compute_mask
+from forebay.gateway.policy.load import OUTPUT_GUESS
+from forebay.gateway.policy.route import Want
+from forebay.providers.translators import can_answer
+
+ModelName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+Capability = Literal["tools", "images", "audio", "documents", "json_schema"]
+_ANYONE = KeyEntry(id="", digest=b"", name="", prefix="")
+_NOW = 1e9  #: of a clock by which nothing has happened yet
+
+
+class CandidateView(View):
+    target: str
+    pool: str
+    tier: str
+    region: str | None
+    rank: int | None = Field(description="0 is tried first; null where it is not tried at all.")
+    rejected: str | None = Field(
+        description="tier, region, endpoint, capability, window, ejected or busy; null for none of them."
+    )
+    why: str = Field(description="The same in words.")
+    weight: float | None
+
+
+class ExplainedView(View):
+    """One plan of those that there may be: between equal places the draw decides."""
+
+    model: str
+    key: str | None
+    endpoint: str
+    chosen_by: Literal["load", "listed"]
+    priority: str
+    tokens: int
+    needs: list[str]
+    fallbacks: list[str] = Field(description="Models that answer where no candidate does.")
+    candidates: list[CandidateView]
+
+
+class ExplainRoutes:
+    """The route over one control plane."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    def install(self, app: FastAPI) -> None:
+        RouteAdder(app)("GET", "/routes/explain", self.get_explained, "Where a request would go, and why")
+
+    async def get_explained(
+        self,
+        model: Annotated[ModelName, Query(description="The public name.")],
+        key: Annotated[KeyId | None, Query(description="Whose request it is; without, anybody's.")] = None,
+        endpoint: Annotated[Endpoint, Query(description="The path below `/v1/`.")] = Endpoint.CHAT,
+        priority: Annotated[
+            Literal["interactive", "standard", "batch"] | None,
+            Query(description="Its class; else the key's."),
+        ] = None,
+        tokens: Annotated[int, Query(ge=0, le=1 << 40, description="Of the prompt.")] = 0,
+        output_tokens: Annotated[int, Query(ge=0, le=1 << 40, description="Of the answer.")] = OUTPUT_GUESS,
+        needs: Annotated[
+            list[Capability] | None, Query(description="What it needs beyond text.", max_length=5)
+        ] = None,
+        draw: Annotated[float, Query(ge=0, lt=1, description="The random number that decides.")] = 0.5,
+    ) -> ExplainedView:
+        """By the routes in force, as if nothing was in flight and every place was well."""
+        written = self._plane.snapshot_state
+        if written is None:
+            raise Overloaded("no snapshot has been written yet", retry_after_s=1)
+        snapshot = written.snapshot
+        entry = _find_key(snapshot.keys, key)
+        want = Want(
+            tokens + output_tokens, output_tokens, compute_mask(needs or ()), priority or entry.priority
+        )
+        route = _find_route(snapshot.table, model, endpoint, entry)
+        explained = explain_route(snapshot.table, route, endpoint, entry, want, draw)
+        return ExplainedView(
+            model=model,
+            key=key,
+            endpoint=endpoint.value,
+            chosen_by="load" if explained.chosen_by == "load" else "listed",
+            priority=want.priority,
+            tokens=want.tokens,
+            needs=sorted(set(needs or ())),
+            fallbacks=[name for name in route.fallbacks if entry.allows(name)],
+            candidates=[_show(each) for each in explained.candidates],
+        )
+
+
+def explain_route(
+    table: RouteTable, route: Route, endpoint: Endpoint, entry: KeyEntry, want: Want, draw: float
+) -> Explained:
+    """What becomes of such a request where nothing is in flight."""
+    allowed = [target for target in route.targets if entry.allows_target(target.tier, target.region)]
+    groups = Loads().follow(table, 1).groups.get(route.model, ())
+    if groups and len(allowed) > 1:
+        kept = [group for group in groups if entry.allows_target(group.tier, group.region)]
+        able = [group for group in kept if _answers(group, endpoint)]
+        fleet = Fleet(able or kept, route.choosing)
+        explained = explain(fleet, want, _NOW, draw, table.attempts_max, kept)
+    else:
+        explained = explain_listed(allowed, table.attempts_max)
+    explained.candidates.extend(explain_barred(entry, route.targets))
+    return explained
+
+
+def _find_key(keys: tuple[KeyEntry, ...], key_id: str | None) -> KeyEntry:
+    if key_id is None:
+        return _ANYONE
+    for entry in keys:
+        if entry.id == key_id:
+            return entry
+    raise InvalidValue(f"no live key {key_id}; `forebay keys list` names them", param="key")
+
+
+def _find_route(table: RouteTable, model: str, endpoint: Endpoint, entry: KeyEntry) -> Route:
+    route = next((route for route in table.routes if route.model == model), None)
+    if route is None:
+        raise ModelNotFound(
+            f"no model `{model}`; there is {', '.join(route.model for route in table.routes) or 'none'}",
+            param="model",
+        )
+    if not entry.allows(model):
+        raise Forbidden(f"the key {entry.id} may not call the model `{model}`", param="key")
+    if endpoint not in route.endpoints:
+        answered = ", ".join(route.endpoints)
+        raise InvalidValue(
+            f"`{model}` does not answer {endpoint.value}; it answers {answered}", param="endpoint"
+        )
+    if not entry.allows_endpoint(endpoint):
+        raise EndpointForbidden(f"the key {entry.id} may not use {endpoint.value}", param="key")
+    return route
+
+
+def _answers(group: Group, endpoint: Endpoint) -> bool:
+    return can_answer(group.members[0].target.dialect, endpoint)
+
+
+def _show(candidate: Candidate) -> CandidateView:
+    return CandidateView(
+        target=candidate.target,
+        pool=candidate.pool,
+        tier=candidate.tier,
+        region=candidate.region or None,
+        rank=candidate.rank,
+        rejected=candidate.rejected,
+        why=candidate.why,
+        weight=candidate.weight,
+    )

@@ -1,0 +1,104 @@
+"""`forebay route explain`: where a request would go, as the control plane says, for people."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlencode
+
+import msgspec
+
+from forebay.cli.admin_client import fetch_admin
+from forebay.cli.tables import Cell, Column, Table, print_table
+from forebay.cli.terminal import Failure, Outcome, print_line, print_note
+from forebay.cli.usable_config import load_usable_config
+
+_COLUMNS: Final = (
+    Column(title="Try", align="right", kind="whole"),
+    Column(title="Target"),
+    Column(title="Pool", rank=2),
+    Column(title="Tier", kind="whole", rank=1),
+    Column(title="Region", rank=3),
+    Column(title="Why not", kind="prose"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked."""
+
+    model: str
+    key: str | None
+    priority: str | None
+    endpoint: str
+    tokens: int
+    needs: tuple[str, ...]
+    draw: float
+
+    @property
+    def query(self) -> str:
+        given = {
+            "model": self.model,
+            "key": self.key,
+            "priority": self.priority,
+            "endpoint": self.endpoint,
+            "tokens": self.tokens,
+            "needs": self.needs,
+            "draw": self.draw,
+        }
+        return urlencode({name: value for name, value in given.items() if value is not None}, doseq=True)
+
+
+class _Candidate(msgspec.Struct, kw_only=True):
+    target: str
+    pool: str
+    tier: str
+    region: str | None
+    rank: int | None
+    rejected: str | None
+    why: str
+
+
+class _Explained(msgspec.Struct, kw_only=True):
+    """Of `GET /admin/v1/routes/explain`."""
+
+    chosen_by: str
+    fallbacks: list[str]
+    candidates: list[_Candidate]
+
+
+def explain_route(file: Path | None, question: Question, *, as_json: bool) -> Outcome:
+    body = fetch_admin(load_usable_config(file), f"/routes/explain?{question.query}")
+    try:
+        explained = msgspec.json.decode(body, type=_Explained)
+    except msgspec.DecodeError:
+        raise Failure(
+            "the control plane does not answer like this version of Forebay",
+            hint="restart `forebay up` after an update",
+        ) from None
+    tried = [each for each in explained.candidates if each.rank is not None]
+    if as_json:
+        print_line(msgspec.json.format(body, indent=2).decode())
+    else:
+        print_table(Table(columns=_COLUMNS, rows=[_make_row(each) for each in explained.candidates]))
+        if explained.chosen_by == "listed":
+            print_note("targets are tried in the order of forebay.yaml")
+        if explained.fallbacks:
+            print_note(f"where none of them answers: {', '.join(explained.fallbacks)}")
+        if not tried:
+            print_note("no target can answer such a request")
+    return Outcome.OK if tried else Outcome.PROBLEM
+
+
+def _make_row(candidate: _Candidate) -> Sequence[str | Cell]:
+    rank = "" if candidate.rank is None else str(candidate.rank + 1)
+    why = candidate.why or candidate.rejected or ""
+    style = "red" if candidate.rejected else ""
+    return (
+        rank,
+        candidate.target,
+        candidate.pool,
+        candidate.tier,
+        candidate.region or "",
+        Cell(text=why, style=style),
+    )

@@ -1,0 +1,61 @@
+"""The commands about routes: their options and their help.
+
+Imports as little as `main` does.
+"""
+
+from typing import Annotated
+
+import typer
+
+from forebay.cli.options import AsJson, ConfigFile, find_file
+from forebay.cli.terminal import Outcome, guard
+
+route_app = typer.Typer(help="Routes: explain where a request would go.", no_args_is_help=True)
+
+
+@route_app.command("explain")
+@guard
+def route_explain(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The name that callers use.")],
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="ID", help="Whose request it is, such as key_0123456789abcdef."),
+    ] = None,
+    priority: Annotated[
+        str | None,
+        typer.Option("--class", metavar="CLASS", help="interactive, standard or batch; default the key's."),
+    ] = None,
+    endpoint: Annotated[
+        str, typer.Option("--endpoint", metavar="PATH", help="The path below /v1/.")
+    ] = "chat/completions",
+    tokens: Annotated[int, typer.Option("--tokens", min=0, help="Tokens of the prompt.")] = 0,
+    needs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--needs", metavar="WHAT", help="tools, images, audio, documents or json_schema; repeatable."
+        ),
+    ] = None,
+    draw: Annotated[
+        float, typer.Option("--draw", min=0.0, max=0.999999, help="The random number that decides.")
+    ] = 0.5,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> Outcome:
+    """Show which targets a request would be sent to, and why the others are none.
+
+    Asks the Forebay that runs here. It decides as if nothing was in flight; docs/routing.md says how a worker
+    is asked what it knows of loads.
+    """
+    from forebay.cli.route import Question, explain_route
+
+    question = Question(
+        model=model,
+        key=key,
+        priority=priority,
+        endpoint=endpoint,
+        tokens=tokens,
+        needs=tuple(needs or ()),
+        draw=draw,
+    )
+    return explain_route(find_file(context, config), question, as_json=as_json)

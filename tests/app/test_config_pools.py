@@ -1,0 +1,104 @@
+"""Pools, weights and fallbacks in `forebay.yaml`: what they become, and what is told of mistakes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.app.config import load_config
+from forebay.app.config_problems import Severity
+from forebay.app.snapshot import compile_snapshot
+from forebay.core.errors import ConfigInvalid
+from forebay.core.routes import Affinity, Order, Pool, RouteTable
+
+FILE = """
+pools:
+  gpu:
+    tier: provisioned
+    region: eu
+    hardware: h100
+    precision: fp8
+    requests_max: 8
+    capabilities: [tools]
+    distance_s: 0.01
+    replicas: [http://10.0.0.1/v1, http://10.0.0.2/v1]
+  cloud: {region: us, context_window: 1000}
+models:
+  m:
+    endpoints: [chat/completions]
+    targets:
+      - {pool: gpu, model: there, weight: 3}
+      - {pool: gpu, url: http://10.0.0.3/v1, requests_max: 2, region: eu-2}
+      - {pool: cloud, url: https://provider.example/v1}
+      - {engine: smollm2-135m}
+    fallbacks: [small]
+    routing: {affinity: session, spill_at: 0.5}
+  small:
+    endpoints: [chat/completions]
+    targets: [{engine: smollm2-135m}, {url: https://provider.example/v1}]
+"""
+FIRST = "{pool: gpu, model: there, weight: 3}"
+
+
+def compile_table(folder: Path, text: str) -> RouteTable:
+    (folder / "forebay.yaml").write_text(text)
+    config = load_config(folder / "forebay.yaml", {})
+    return compile_snapshot(config, [], {"smollm2-135m": "http://127.0.0.1:1/v1"}).table
+
+
+def find_problems(folder: Path, text: str) -> list[tuple[int | None, str, str, str, Severity]]:
+    (folder / "forebay.yaml").write_text(text)
+    with pytest.raises(ConfigInvalid) as caught:
+        load_config(folder / "forebay.yaml", {})
+    problems: Any = caught.value
+    return [(each.line, each.key, each.message, each.hint, each.severity) for each in problems.problems]
+
+
+def test_a_target_is_what_it_says_and_else_what_its_pool_says(tmp_path: Path) -> None:
+    table = compile_table(tmp_path, FILE)
+    route, small = table.routes
+    assert [target.id for target in route.targets] == [
+        "m@gpu", "m@gpu#2", "m@gpu#3", "m@cloud", "m@smollm2-135m",
+    ]  # fmt: skip
+    one, two, own, cloud, engine = route.targets
+    assert (one.url, two.url) == ("http://10.0.0.1/v1", "http://10.0.0.2/v1")
+    assert (one.tier, one.region, one.requests_max, one.capabilities) == ("provisioned", "eu", 8, ("tools",))
+    assert (one.model, one.weight, one.distance_s) == ("there", 1.5, 0.01)
+    assert (own.tier, own.region, own.requests_max, own.weight) == ("provisioned", "eu-2", 2, None)
+    assert (cloud.tier, cloud.region, cloud.context_window) == ("provider", "us", 1000)
+    assert cloud.capabilities is None
+    assert (engine.tier, engine.requests_max, engine.context_window) == ("provisioned", 4, 8192)
+    assert route.fallbacks == ("small",)
+    assert (route.choosing.order, route.choosing.affinity) == (Order.LOAD, Affinity.SESSION)
+    assert route.choosing.spill_at == 0.5
+    assert small.choosing.order is Order.LISTED  # as it always was, for nothing describes a fleet
+    assert table.pools == (Pool(name="cloud"), Pool(name="gpu", hardware="h100", precision="fp8"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "key", "words", "hint"),
+    [
+        (FIRST, "{pool: gpuu}", 17, "models.m.targets[0].pool", "no pool", "`gpu`"),
+        (FIRST, "{pool: cloud}", 17, "models.m.targets[0].pool", "no replicas", "url"),
+        ("fallbacks: [small]", "fallbacks: [smal]", 21, "models.m.fallbacks[0]", "no model", "`small`"),
+        ("fallbacks: [small]", "fallbacks: [m]", 21, "models.m.fallbacks[0]", "itself", "remove"),
+        ("10.0.0.2/v1", "10.0.0.1/v1", 11, "pools.gpu.replicas[1]", "twice", "remove"),
+        ("[tools]", "[tolls]", 9, "pools.gpu.capabilities[0]", "not one of", "tools"),
+        ("requests_max: 8", "requests: 8", 8, "pools.gpu.requests", "unknown key", "requests_max"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_its_line(
+    tmp_path: Path, old: str, new: str, line: int, key: str, words: str, hint: str
+) -> None:
+    assert old in FILE
+    found = [each for each in find_problems(tmp_path, FILE.replace(old, new, 1)) if each[4] is Severity.ERROR]
+    assert [(each[0], each[1]) for each in found] == [(line, key)]
+    assert words in found[0][2]
+    assert hint in found[0][3]
+
+
+def test_a_pool_without_pools_needs_a_place(tmp_path: Path) -> None:
+    text = "models:\n  m:\n    endpoints: [chat/completions]\n    targets: [{pool: gpu}]\n"
+    ((line, key, message, _, _),) = find_problems(tmp_path, text)
+    assert (line, key) == (4, "models.m.targets[0].pool")
+    assert "neither `engine` nor `url`" in message
