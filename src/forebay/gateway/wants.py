@@ -19,18 +19,21 @@ SESSION_HEADER = b"x-forebay-session"
 SESSION_MAX_BYTES = 256
 _PROMPTS = (b'"messages"', b'"prompt"', b'"input"')
 
-#: Values of `type`, and keys, that say so wherever they stand, for quotes within texts are escaped in JSON;
-#: each with what is looked for first, since most bodies hold none of it.
-_SIGNS = tuple(
-    (compute_mask((name,)), needles, re.compile(pattern))
-    for name, needles, pattern in (
-        ("tools", (b'"tools"', b'"functions"'), rb'"(?:tools|functions)"\s*:\s*\[\s*\{'),
-        ("images", (b'image_url"', b'image"'), rb'"type"\s*:\s*"(?:image_url|input_image|image)"'),
-        ("audio", (b'"input_audio"',), rb'"type"\s*:\s*"input_audio"'),
-        ("documents", (b'file"', b'"document"'), rb'"type"\s*:\s*"(?:file|input_file|document)"'),
-        ("json_schema", (b'"json_schema"',), rb'"type"\s*:\s*"json_schema"'),
+#: Values of `type` that say so wherever they stand, for quotes within texts are escaped in JSON.
+_BITS = {
+    word: compute_mask((name,))
+    for name, words in (
+        ("images", (b"image_url", b"input_image", b"image")),
+        ("audio", (b"input_audio",)),
+        ("documents", (b"file", b"input_file", b"document")),
+        ("json_schema", (b"json_schema",)),
     )
-)
+    for word in words
+}
+_TYPES = re.compile(rb'"type"\s*:\s*"(%b)"' % b"|".join(_BITS))
+_TOOL_LIST = re.compile(rb'"(?:tools|functions)"\s*:\s*\[\s*\{')
+_TYPED = compute_mask(("images", "audio", "documents", "json_schema"))
+_TOOLS = compute_mask(("tools",))
 _MEDIA = compute_mask(("images", "audio", "documents"))
 
 
@@ -67,12 +70,12 @@ def read_want(exchange: Exchange, fleet: Fleet) -> Want:
 def read_needs(body: bytes, asked: int) -> int:
     """Which of the capabilities that are asked for a request needs."""
     needs = 0
-    for bit, needles, sign in _SIGNS:
-        if bit & asked:
-            for needle in needles:
-                if needle in body and sign.search(body):
-                    needs |= bit
-                    break
+    typed = asked & _TYPED
+    if typed and b'"type"' in body:
+        for found in _TYPES.finditer(body):
+            needs |= _BITS[found[1]] & typed
+    if asked & _TOOLS and (b'"tools"' in body or b'"functions"' in body) and _TOOL_LIST.search(body):
+        needs |= _TOOLS
     return needs
 
 

@@ -112,7 +112,12 @@ def choose_first(fleet: Fleet, want: Want, now: float, draw: float) -> int | Non
         for load in tier.loads:
             if now < load.unfit_until:
                 return None
-    group = _rank_groups(fleet, tiers[at], want, now, left)[0]
+    tier = tiers[at]
+    if tier.is_weighted or len(tier.groups) == 1 or want.is_sticky:
+        group = _rank_groups(fleet, tier, want, now, left)[0]
+    else:
+        one, _ = _draw_two(fleet, tier.groups, want, now, left)
+        group = tier.groups[one]
     return pick_member(group, want, now, left).index
 
 
@@ -228,17 +233,22 @@ def _rank_groups(fleet: Fleet, tier: Tier, want: Want, now: float, draw: float) 
     if tier.is_weighted:
         first = _draw_by_weight(groups, draw)
         return (groups[first], *groups[first + 1 :], *groups[:first])
+    one, other = _draw_two(fleet, groups, want, now, draw)
+    rest = [group for at, group in enumerate(groups) if at not in (one, other)]
+    return groups[one], groups[other], *rest
+
+
+def _draw_two(fleet: Fleet, groups: Sequence[Group], want: Want, now: float, draw: float) -> tuple[int, int]:
+    """Two of at least two groups, the better one first."""
+    count = len(groups)
     draw *= count
     one = int(draw)
     other = int((draw - one) * (count - 1))
     if other >= one:
         other += 1
     if is_better(groups[other], groups[one], fleet, want, now):
-        one, other = other, one
-    if count == 2:
-        return groups[one], groups[other]
-    rest = [group for at, group in enumerate(groups) if at not in (one, other)]
-    return groups[one], groups[other], *rest
+        return other, one
+    return one, other
 
 
 def _draw_by_weight(groups: Sequence[Group], draw: float) -> int:
