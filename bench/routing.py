@@ -24,7 +24,7 @@ import peers
 from admission import Fleet as Workers
 from admission import run_fleet
 from forebay.core.keys import TIERS
-from forebay.core.routes import Choosing, Endpoint, Order, Route, RouteTable, Snapshot, Target
+from forebay.core.routes import Affinity, Choosing, Endpoint, Order, Route, RouteTable, Snapshot, Target
 from forebay.gateway.loads import Loads
 from forebay.gateway.policy.fleet import Fleet
 from forebay.gateway.policy.route import choose
@@ -37,7 +37,7 @@ ATTEMPTS = 3
 DECISIONS = 2000
 
 
-def build_route(port: int) -> Route:
+def build_route(port: int, affinity: Affinity) -> Route:
     """All of the fleet, each replica at a path of its own of the one upstream."""
     targets = []
     for pool in range(POOLS):
@@ -55,13 +55,13 @@ def build_route(port: int) -> Route:
                     capabilities=("tools",) if pool % 2 else ("tools", "images"),
                 )
             )
-    choosing = Choosing(order=Order.LOAD)
+    choosing = Choosing(order=Order.LOAD, affinity=affinity)
     return Route(model=MODEL, endpoints=(Endpoint.CHAT,), targets=tuple(targets), choosing=choosing)
 
 
 def measure_decision(body: bytes, rounds: int) -> float:
     """Microseconds of CPU for reading what a request wants and choosing, the best of some rounds."""
-    route = build_route(9)
+    route = build_route(9, Affinity.PREFIX)
     parts = Loads().follow(RouteTable(routes=(route,)), 1)
     fleet = Fleet(parts.groups[MODEL], route.choosing)
     luck = random.Random(1)
@@ -91,9 +91,12 @@ def measure_decision(body: bytes, rounds: int) -> float:
 
 
 def measure_path(upstream: peers.Upstream, cores: measure.Cores, seconds: int, repeats: int) -> list[Figure]:
-    """CPU of a request to the fleet over that of one to a single target: in turn, the median of pairs."""
+    """CPU of a request to the fleet over that of one to a single target: in turn, the median of pairs.
+
+    Without affinity, for all requests are the same: they are to go to all replicas of the first tier.
+    """
     plain = peers.build_snapshot(upstream)
-    table = RouteTable(routes=(build_route(upstream.json_port),))
+    table = RouteTable(routes=(build_route(upstream.json_port, Affinity.NONE),))
     body = build_request(MODEL, stream=False).decode()
     with ExitStack() as stack:
 

@@ -206,6 +206,18 @@ def test_no_replica_keeps_more_than_its_share_for_the_sake_of_affinity(
         member.load.begin(want.tokens, NOW)
 
 
+def test_a_replica_keeps_what_is_its_own_until_it_is_half_full() -> None:
+    fleet = build_fleet(make_pool("p", 10, requests_max=8))
+    want = Want(tokens=100, affinity=7)
+    taken = []
+    for _ in range(6):
+        member = pick_member(fleet.groups[0], want, NOW, 0.5)
+        member.load.begin(want.tokens, NOW)
+        taken.append(member.index)
+    assert len(set(taken[:4])) == 1
+    assert taken[4] != taken[0]
+
+
 def test_requests_that_begin_alike_go_to_one_replica_and_few_move_when_one_comes() -> None:
     small, large = build_fleet(make_pool("p", 9)), build_fleet(make_pool("p", 10))
     keys = [random.Random(3).getrandbits(32) + number for number in range(0, 1 << 32, 1 << 21)]

@@ -45,7 +45,9 @@ class Loads:
             found: dict[GroupKey, list[Member]] = {}
             for index, target in enumerate(route.targets):
                 key = make_group_key(target)
-                found.setdefault(key, []).append(Member(index, target, replicas[_find_place(target)]))
+                easy = int((target.requests_max or 0) / workers / 2)
+                member = Member(index, target, replicas[_find_place(target)], easy)
+                found.setdefault(key, []).append(member)
             made = []
             for key, group in found.items():
                 where = tuple(_find_place(member.target) for member in group)

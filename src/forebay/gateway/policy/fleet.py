@@ -26,11 +26,13 @@ class Member:
 
     Attributes:
         index: its place among the targets of the route.
+        easy_requests: half of what it serves well: up to so many in flight it keeps what is its own.
     """
 
     index: int
     target: Target
     load: ReplicaLoad
+    easy_requests: int = 0
 
 
 class Ring:

@@ -5,8 +5,8 @@
 3. The group: by weights where the configuration names some; else the better of two that are drawn (power of
    two choices), by the time that an answer would take there.
 4. The replica: the one that owns the request's beginning or session on a ring of consistent hashing, passed
-   on while it is fuller than `LOAD_CAP` times the mean (bounded loads); else the one with the fewest tokens
-   in flight, of two that are drawn where there are many.
+   on while it is more than half full and fuller than `LOAD_CAP` times the mean (bounded loads); else the one
+   with the fewest tokens in flight, of two that are drawn where there are many.
 
 One draw serves all of it: what a comparison leaves of it is as random as before.  It must cost little, for
 it is in every request's way: nothing here looks at all replicas unless some are out of service.
@@ -324,7 +324,8 @@ def _find_owner(group: Group, want: Want, ill: Sequence[ReplicaLoad]) -> Member 
     for _ in owners:
         member = owners[at]
         load = member.load
-        if (load.tokens <= cap or want.is_sticky) and load not in ill:
+        keeps = load.tokens <= cap or load.requests < member.easy_requests or want.is_sticky
+        if keeps and load not in ill:
             return member
         at = at + 1 if at + 1 < len(owners) else 0
     return None
