@@ -9,12 +9,11 @@ from random import random
 
 import msgspec
 
-from forebay.core.errors import CapabilityMissing, TargetError
+from forebay.core.errors import CapabilityMissing, ConnectionsExhausted, Fault, Next, TargetError
 from forebay.core.routes import CAPABILITIES
 from forebay.gateway.model import Exchange, RouteState, TargetState
 from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
 from forebay.gateway.policy.explain import explain, explain_barred, explain_listed
-from forebay.gateway.policy.load import ReplicaLoad
 from forebay.gateway.policy.route import choose, choose_first
 from forebay.gateway.relay import Answer
 from forebay.gateway.wants import read_want
@@ -24,6 +23,7 @@ DEBUG_ROUTE = b"route"
 BUSY_STATUSES = frozenset({429, 503, 529})  #: of a target that has no room
 FAILED_STATUSES = frozenset({401, 403, 408, 500, 502, 504})  #: of one that is ill
 RETRY_AFTER_MAX_S = 300
+FULL_S = 0.1  #: that a target is left alone whose connections are all in use
 
 
 class Chooser:
@@ -90,15 +90,35 @@ class Chooser:
 
     def decide_after_error(self, exchange: Exchange, error: TargetError) -> Step:
         """What comes after an attempt that ended without an answer."""
+        self.tell_error(exchange, error)
         if not exchange.is_plan_whole:
             self._complete(exchange)
         return choose_after_error(exchange.tries, error)
 
-    def decide_after_status(self, exchange: Exchange, status: int) -> Step:
+    def decide_after_status(self, exchange: Exchange, answer: Answer) -> Step:
         """What comes after an answer with an error status."""
+        load, now = exchange.load, self._get_time()
+        if load is not None and answer.status in FAILED_STATUSES:
+            load.fail(now)
+        elif load is not None and answer.status in BUSY_STATUSES:
+            after = answer.retry_after
+            load.refuse(now, min(RETRY_AFTER_MAX_S, int(after)) if after.isdigit() else None)
         if not exchange.is_plan_whole:
             self._complete(exchange)
-        return choose_after_status(exchange.tries, status)
+        return choose_after_status(exchange.tries, answer.status)
+
+    def tell_error(self, exchange: Exchange, error: TargetError) -> None:
+        """Counts an error against the current target, if it is one that speaks against it.
+
+        A connection that had gone stale does not, and one that we do not allow ourselves is no illness.
+        """
+        load = exchange.load
+        if load is None or error.fault is not Fault.TARGET or error.next is Next.RETRY_HERE:
+            return
+        if isinstance(error, ConnectionsExhausted):
+            load.refuse(self._get_time(), FULL_S)
+        else:
+            load.fail(self._get_time())
 
     def _complete(self, exchange: Exchange) -> None:
         """Adds what comes after the first attempt, which has failed, to a plan that was that far alone."""
@@ -136,19 +156,6 @@ class Chooser:
             return ()
         found = (key.routes.get(name) for name in route.route.fallbacks)
         return tuple(each for each in found if each and each.targets and exchange.endpoint in each.cells)
-
-    def tell_failed(self, load: ReplicaLoad, answer: Answer | None) -> None:
-        """Of an attempt that its target counts.
-
-        Args:
-            answer: an error that the target answered; None if it did not.
-        """
-        now = self._get_time()
-        if answer is None or answer.status in FAILED_STATUSES:
-            load.fail(now)
-        elif answer.status in BUSY_STATUSES:
-            after = answer.retry_after
-            load.refuse(now, min(RETRY_AFTER_MAX_S, int(after)) if after.isdigit() else None)
 
     # --- explaining -----------------------------------------------------------------------------------------
 

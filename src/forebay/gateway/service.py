@@ -276,8 +276,8 @@ class Service:
                 continue
             if answer is None:
                 return
-            self._count_attempt(exchange, good=False, answer=answer)
-            if self._chooser.decide_after_status(exchange, answer.status) is Step.STOP:
+            self._count_attempt(exchange, good=False)
+            if self._chooser.decide_after_status(exchange, answer) is Step.STOP:
                 self._ending.finish_answer(exchange, target.secret, answer)
                 return
             tries.resent = False
@@ -358,17 +358,16 @@ class Service:
             answer = self._relay.correct_status(exchange, answer)
         return answer if crossing is None else self._relay.translate(exchange, answer)
 
-    def _count_attempt(self, exchange: Exchange, *, good: bool, answer: Answer | None = None) -> None:
+    def _count_attempt(self, exchange: Exchange, *, good: bool) -> None:
         target = exchange.target_state
         exchange.state.cells.cells[target.cell_ok if good else target.cell_failed] += 1
-        if not good and exchange.load is not None:
-            self._chooser.tell_failed(exchange.load, answer)
 
     def _count_stream(self, exchange: Exchange) -> None:
         """Counts an attempt whose stream the caller has had, up to where it broke."""
         broken = exchange.broken if isinstance(exchange.broken, TargetError) else None
         self._count_attempt(exchange, good=broken is None)
         if broken is not None:
+            self._chooser.tell_error(exchange, broken)
             self._troubles.tell(exchange.target_state.target.id, broken)
 
     # --- all requests ---------------------------------------------------------------------------------------
