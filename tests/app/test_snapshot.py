@@ -47,7 +47,8 @@ MODELS = st.dictionaries(
     min_size=1,
     max_size=5,
 )
-FOLLOWS = (Endpoint.MESSAGES, Endpoint.COUNT_TOKENS)  #: from others, where nobody lists them
+#: From others, where nobody lists them.
+FOLLOWS = (Endpoint.MESSAGES, Endpoint.RESPONSES, Endpoint.COUNT_TOKENS)
 URLS = {
     "smollm2-135m": "http://127.0.0.1:20001/v1",
     "minilm-l6-v2": "http://127.0.0.1:20002/v1",

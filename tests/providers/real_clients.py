@@ -8,6 +8,7 @@ import httpx2  # which Anthropic's client has brought along
 import openai
 from anthropic.types import Message
 from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
 
 SSE = "text/event-stream"
 ASKED: Any = [{"role": "user", "content": "hi"}]
@@ -43,3 +44,13 @@ def read_message_stream(body: bytes) -> Message:
     """What Anthropic's client has put together at the end of a stream."""
     with _anthropic(body, kind=SSE).messages.stream(model="m", max_tokens=9, messages=ASKED) as stream:
         return stream.get_final_message()
+
+
+def read_response(body: bytes, status: int = 200) -> Response:
+    return _openai(body, status).responses.create(model="m", input="hi")
+
+
+def read_response_stream(body: bytes) -> Response:
+    """What OpenAI's client has put together at the end of a stream."""
+    with _openai(body, kind=SSE).responses.stream(model="m", input="hi") as stream:
+        return stream.get_final_response()

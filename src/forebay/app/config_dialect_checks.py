@@ -17,7 +17,7 @@ from forebay.providers.translators import can_answer, find_target_translator, li
 
 Found = tuple[KeyPath, str, str, Severity, bool]
 DEFAULT: Final = "openai"
-_ENDS_IN_V1: Final = frozenset({"openai", "anthropic"})
+_ENDS_IN_V1: Final = frozenset({"openai", "openai-responses", "anthropic"})
 #: How the paths of Google's addresses end, and an example.
 _GOOGLE: Final = {
     "gemini": (r"/v1(beta|alpha)?$", "https://generativelanguage.googleapis.com/v1beta"),
@@ -29,7 +29,7 @@ _GOOGLE: Final = {
 _AZURE: Final = "azure"
 _BEDROCK: Final = "bedrock"
 #: What a model answers too that answers chat, where its targets can be told.
-_BESIDE_CHAT: Final = (Endpoint.MESSAGES,)
+_BESIDE_CHAT: Final = (Endpoint.MESSAGES, Endpoint.RESPONSES)
 
 
 def complete_endpoints(listed: Iterable[Endpoint], dialects: Iterable[str]) -> tuple[Endpoint, ...]:
@@ -93,7 +93,7 @@ def _check_url(path: KeyPath, target: Mapping[str, Any], dialect: str) -> Iterat
     except ValueError:
         return
     if parts.hostname and dialect in _ENDS_IN_V1 and not parts.path.rstrip("/").endswith("/v1"):
-        tail = "/chat/completions" if dialect == DEFAULT else "/messages"
+        tail = "/messages" if dialect == "anthropic" else "/chat/completions"
         yield (
             (*path, "url"),
             "does not end in /v1",

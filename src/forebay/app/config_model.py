@@ -257,7 +257,7 @@ class ModelConfig(Section):
 
     endpoints: Annotated[tuple[Endpoint, ...], Field(min_length=1)] = Field(
         description="What callers may ask of it: `chat/completions`, `completions`, `embeddings`, "
-        "`messages`. A model that answers `chat/completions` answers `messages` too."
+        "`messages`, `responses`. A model that answers `chat/completions` answers the last two as well."
     )
     targets: Annotated[tuple[TargetConfig, ...], Field(min_length=1, max_length=256)] = Field(
         description="Where it is answered; without `pools` and weights, in the order in which the targets "

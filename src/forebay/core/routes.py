@@ -24,6 +24,7 @@ class Endpoint(StrEnum):
     EMBEDDINGS = "embeddings"
     MESSAGES = "messages"  # Anthropic's
     COUNT_TOKENS = "messages/count_tokens"
+    RESPONSES = "responses"  # OpenAI's, without state
 
     # An enum's own is Python code, and each request looks several things up by its endpoint.
     __hash__ = str.__hash__

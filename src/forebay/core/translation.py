@@ -211,6 +211,18 @@ class CallerTranslator(Protocol):
         ...
 
 
+class BindingTranslator(CallerTranslator, Protocol):
+    """One whose answers repeat something of their requests."""
+
+    def bind(self, request: bytes) -> CallerTranslator:
+        """The translator of the answer to one request.
+
+        Args:
+            request: the caller's body.  Never raises on what it holds.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
     """What lies between the callers of an endpoint and the targets of a dialect.

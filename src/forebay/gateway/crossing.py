@@ -7,12 +7,13 @@ does no I/O; what passes here is never the business of requests that pass untouc
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from forebay.core.errors import CallerError, Untranslatable
 from forebay.core.events import Tokens
 from forebay.core.routes import Endpoint, Target
 from forebay.core.translation import (
+    BindingTranslator,
     CallerTranslator,
     ErrorReader,
     Headers,
@@ -126,11 +127,21 @@ class Crossing:
         )
         return head + write_headers(signed)
 
-    def decode_answer(self, body: bytes, target: Target) -> tuple[bytes, Reading]:
-        """The caller's whole answer, and what it cost.  Raises UpstreamProtocol on what is no answer."""
+    def _bind(self, request: bytes) -> CallerTranslator | None:
+        """The caller's translator for one request."""
+        caller = self.caller
+        return cast(BindingTranslator, caller).bind(request) if hasattr(caller, "bind") else caller
+
+    def decode_answer(self, body: bytes, target: Target, request: bytes = b"") -> tuple[bytes, Reading]:
+        """The caller's whole answer, and what it cost.  Raises UpstreamProtocol on what is no answer.
+
+        Args:
+            request: the caller's body.
+        """
         chat = body if self.target is None else self.target.decode_answer(body, target.model)
         reading = self.inner.read_ruled_answer(target.usage, chat)
-        return (chat if self.caller is None else self.caller.encode_answer(chat)), reading
+        caller = self._bind(request)
+        return (chat if caller is None else caller.encode_answer(chat)), reading
 
     def decode_error(self, status: int, body: bytes) -> bytes:
         """The caller's error from the target's.  What is an error in no dialect stays as it is."""
@@ -165,11 +176,23 @@ class Crossing:
         """Without the parts of a credential that is made of several; who sends it hides the whole."""
         return _hide_parts(body, self._secret_parts)
 
-    def new_meter(self, speech: Dialect, target: Target, *, hide_usage: bool, event_max_bytes: int) -> Meter:
-        """Reads one stream and translates it on its way."""
+    def new_meter(
+        self,
+        speech: Dialect,
+        target: Target,
+        *,
+        hide_usage: bool,
+        event_max_bytes: int,
+        request: bytes = b"",
+    ) -> Meter:
+        """Reads one stream and translates it on its way.
+
+        Args:
+            request: the caller's body.
+        """
         if not self.is_translated:
             return speech.new_meter(hide_usage=hide_usage, event_max_bytes=event_max_bytes)
-        caller, translator, rules = self.caller, self.target, target.usage
+        caller, translator, rules = self._bind(request), self.target, target.usage
         hide = hide_usage and caller is None
         if rules:
             meter = self.inner.new_ruled_meter(rules, hide_usage=hide, event_max_bytes=event_max_bytes)

@@ -32,7 +32,7 @@ class Needs:
         if tokens is None:
             output = None
             if exchange.endpoint is not Endpoint.EMBEDDINGS:
-                output = self._dialect.read_output_max(exchange.body)
+                output = exchange.dialect.read_output_max(exchange.body)
                 exchange.names_output = output is not None
                 if output is None and exchange.key is not None:
                     output = int(self._guesses.get((exchange.key.id, exchange.model), OUTPUT_GUESS))

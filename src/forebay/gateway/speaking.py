@@ -55,7 +55,9 @@ def new_meter(exchange: Exchange) -> Meter:
     event_max = exchange.state.snapshot.limits.event_max_bytes
     dialect, target = exchange.dialect, exchange.target_state.target
     if exchange.crossing is not None:
-        return exchange.crossing.new_meter(dialect, target, hide_usage=hide, event_max_bytes=event_max)
+        return exchange.crossing.new_meter(
+            dialect, target, hide_usage=hide, event_max_bytes=event_max, request=exchange.body
+        )
     if target.usage:
         return dialect.new_ruled_meter(target.usage, hide_usage=hide, event_max_bytes=event_max)
     return dialect.new_meter(hide_usage=hide, event_max_bytes=event_max)

@@ -21,8 +21,10 @@ _PROMPT_FIELDS: Final = {
     Endpoint.EMBEDDINGS: "input",
     Endpoint.MESSAGES: "messages",
     Endpoint.COUNT_TOKENS: "messages",
+    Endpoint.RESPONSES: "input",
 }
-_SINGLE: Final = frozenset({Endpoint.CHAT, Endpoint.MESSAGES, Endpoint.COUNT_TOKENS})  #: one prompt each
+#: One prompt each.
+_SINGLE: Final = frozenset({Endpoint.CHAT, Endpoint.MESSAGES, Endpoint.COUNT_TOKENS, Endpoint.RESPONSES})
 
 
 class _Wanted(msgspec.Struct, frozen=True):

@@ -8,10 +8,17 @@ NATIVE = frozenset({Endpoint.CHAT.value, Endpoint.COMPLETIONS.value, Endpoint.EM
 
 
 class OpenAIWire:
-    """A base URL up to and including `/v1`, and the key as a bearer token."""
+    """A base URL up to and including `/v1`, and the key as a bearer token.
+
+    Args:
+        more: endpoints beside `NATIVE`.
+    """
+
+    def __init__(self, *more: Endpoint) -> None:
+        self._native = NATIVE | {endpoint.value for endpoint in more}
 
     def build_path(self, base_path: str, endpoint: str, model: str) -> str | None:
-        return f"{base_path}/{endpoint}" if endpoint in NATIVE else None
+        return f"{base_path}/{endpoint}" if endpoint in self._native else None
 
     def build_headers(self, secret: str) -> Headers:
         return [("authorization", f"Bearer {secret}")] if secret else []

@@ -2,6 +2,7 @@
 gateway, which uses translators, may not know this package."""
 
 from forebay.core.translation import EVENT_MAX_BYTES as EVENT_MAX_BYTES
+from forebay.core.translation import BindingTranslator as BindingTranslator
 from forebay.core.translation import CallerTranslator as CallerTranslator
 from forebay.core.translation import ErrorReader as ErrorReader
 from forebay.core.translation import ForeignStreams as ForeignStreams

@@ -8,7 +8,8 @@ that do not speak it.
 from functools import lru_cache
 
 from forebay.core.routes import Endpoint
-from forebay.providers.anthropic_dialect import SPOKEN as SPOKEN
+from forebay.providers.anthropic_dialect import SPOKEN as _ANTHROPIC
+from forebay.providers.anthropic_dialect import MessagesDialect
 from forebay.providers.anthropic_wire import AnthropicWire
 from forebay.providers.azure import AzureWire
 from forebay.providers.chat_to_anthropic import ChatToAnthropic
@@ -17,13 +18,22 @@ from forebay.providers.chat_to_gemini import ChatToGemini
 from forebay.providers.embeddings_to_gemini import EmbeddingsToGemini
 from forebay.providers.messages_to_chat import MessagesToChat
 from forebay.providers.openai_wire import OpenAIWire
+from forebay.providers.responses_dialect import ResponsesDialect
+from forebay.providers.responses_to_chat import ResponsesToChat
 from forebay.providers.translation import CallerTranslator, TargetTranslator, TargetWire, Way
+
+#: What the callers of an endpoint speak where that is not OpenAI's chat or like it.
+SPOKEN: dict[Endpoint, MessagesDialect | ResponsesDialect] = {
+    **_ANTHROPIC,
+    Endpoint.RESPONSES: ResponsesDialect(),
+}
 
 #: By the `dialect` of a target.
 _WIRES: dict[str, TargetWire] = {
     "anthropic": AnthropicWire(),
     "azure": AzureWire(),
     "openai": OpenAIWire(),
+    "openai-responses": OpenAIWire(Endpoint.RESPONSES),
 }
 _TARGETS: dict[str, TargetTranslator] = {
     "anthropic": ChatToAnthropic(),
@@ -38,10 +48,12 @@ _EMBEDDERS: dict[str, TargetTranslator] = {
 #: By the endpoint of a caller.
 _CALLERS: dict[Endpoint, CallerTranslator] = {
     Endpoint.MESSAGES: MessagesToChat(is_extended=True),
+    Endpoint.RESPONSES: ResponsesToChat(is_extended=True),
 }
 #: Those that stand before a server of OpenAI's chat itself, where that differs from one before a translator.
 _LAST_CALLERS: dict[Endpoint, CallerTranslator] = {
     Endpoint.MESSAGES: MessagesToChat(),
+    Endpoint.RESPONSES: ResponsesToChat(),
 }
 
 

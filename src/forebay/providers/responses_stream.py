@@ -1,0 +1,365 @@
+"""A stream of OpenAI's chat as one of its Responses.  Pure.
+
+Items are told apart by their place, so that calls of several tools go on as they come; text and thinking end
+where something else begins.  The last event holds the whole response, and so all of it is kept until then,
+up to the length that an event may have.  A stream that was cut has no last event.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from forebay.core.errors import UpstreamProtocol
+from forebay.net.sse import EventSplitter, EventTooLarge, encode_event, parse_event
+from forebay.providers.json_edit import NOTHING, UNREADABLE
+from forebay.providers.messages_answer import Thought
+from forebay.providers.responses_answer import (
+    Echo,
+    Item,
+    Response,
+    build_call,
+    build_message,
+    build_reasoning,
+    build_refusal,
+    build_response,
+    build_text,
+    build_usage,
+    find_status,
+    read_error,
+)
+
+_EMPTY: Final = frozenset((b"", b"null", b'""', b"{}", b"[]", b"false"))  #: no error, in an event's `error`
+_REST_BYTES: Final = 256  #: of an item beside its words
+
+
+class _Function(msgspec.Struct, frozen=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct, frozen=True):
+    index: int = 0
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Delta(msgspec.Struct, frozen=True):
+    content: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    thinking_blocks: list[Thought] | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    delta: _Delta | None = None
+    index: int = 0
+    finish_reason: str | None = None
+
+
+class _Chunk(msgspec.Struct, frozen=True):
+    choices: list[_Choice] | None = None
+    id: str | None = None
+    created: int | float | None = None
+    model: str | None = None
+    usage: msgspec.Raw = NOTHING
+    error: msgspec.Raw = NOTHING
+
+
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_NO_CHOICE: Final = _Choice()
+
+
+class _Open:
+    """An item that has begun.
+
+    Attributes:
+        at: its place in the output.
+        pieces: of its words.
+        signed: pieces of signed thinking.
+    """
+
+    __slots__ = ("at", "item", "kind", "pieces", "signed")
+
+    def __init__(self, kind: str, at: int, item: Item) -> None:
+        self.kind = kind
+        self.at = at
+        self.item = item
+        self.pieces: list[str] = []
+        self.signed: list[Thought] = []
+
+
+class ResponsesStream:
+    """One stream on its way; `forebay.core.translation.StreamTranslator`.
+
+    Args:
+        echo: what the response repeats of its request.
+        event_max_bytes: the longest event, read or made: the last one holds the whole response.
+    """
+
+    __slots__ = (
+        "_calls", "_echo", "_event_max_bytes", "_finish", "_held_bytes", "_id", "_is_over", "_open",
+        "_output", "_response", "_sequence", "_splitter", "_usage",
+    )  # fmt: skip
+
+    def __init__(self, echo: Echo, *, event_max_bytes: int) -> None:
+        self._splitter = EventSplitter(event_max_bytes)
+        self._event_max_bytes = event_max_bytes
+        self._echo = echo
+        self._id = ""
+        self._response: Response | None = None
+        self._output: list[Item] = []
+        self._open: _Open | None = None  # text, a refusal or thinking
+        self._calls: dict[int, _Open] = {}
+        self._finish: str | None = None
+        self._usage = NOTHING
+        self._sequence = 0
+        self._held_bytes = 0
+        self._is_over = False  # by its last event, or by an error: nothing follows
+
+    def feed(self, data: bytes) -> bytes:
+        return b"".join(map(self._translate, self._splitter.feed(data)))
+
+    def finish(self) -> bytes:
+        """The last event, if only its blank line is missing, and the end if the choice has come to one."""
+        rest = self._splitter.finish()
+        try:
+            out = self._translate(rest) if rest else b""
+        except UpstreamProtocol:  # half an event is none
+            out = b""
+        if self._finish is not None and not self._is_over:
+            out += self._end()
+        return out
+
+    def _translate(self, raw: bytes) -> bytes:
+        event = parse_event(raw)
+        data = event.data
+        if self._is_over:
+            return b""
+        if not data:  # a comment keeps a connection alive
+            return b":\n\n" if self._response is not None and raw.startswith(b":") else b""
+        if data.strip() == b"[DONE]":
+            return self._end()
+        try:
+            chunk = _decode_chunk(data)
+        except UNREADABLE as error:
+            if event.event == "error":
+                told = {"message": data.decode("utf-8", "replace")}
+                return self._fail(msgspec.Raw(msgspec.json.encode(told)))
+            raise UpstreamProtocol(
+                f"The upstream sent an event that is no chunk of a chat: {error}"
+            ) from None
+        if bytes(chunk.error) not in _EMPTY:
+            return self._fail(chunk.error)
+        if event.event == "error":
+            return self._fail(msgspec.Raw(data))
+        if bytes(chunk.usage) not in (b"", b"null"):
+            self._usage = chunk.usage
+        out = b""
+        for choice in chunk.choices or ():
+            if choice.index == 0:
+                out += self._start(chunk) + self._continue(choice)
+        return out
+
+    def _start(self, chunk: _Chunk) -> bytes:
+        if self._response is not None:
+            return b""
+        self._id = chunk.id or ""
+        self._response = build_response(self._id, chunk.created, chunk.model, self._echo)
+        told = {"response": self._response}
+        return self._write("response.created", told) + self._write("response.in_progress", told)
+
+    def _continue(self, choice: _Choice) -> bytes:
+        out = b"" if choice.delta is None or self._finish is not None else self._add_delta(choice.delta)
+        if choice.finish_reason and self._finish is None:
+            self._finish = choice.finish_reason
+            out += self._close_all()
+        return out
+
+    def _add_delta(self, delta: _Delta) -> bytes:
+        out = b""
+        thinking = delta.reasoning_content or delta.reasoning
+        if thinking is None and delta.thinking_blocks:
+            thinking = "".join(thought.thinking or "" for thought in delta.thinking_blocks)
+        if thinking or delta.thinking_blocks:
+            out += self._add_words("reasoning", thinking or "", delta.thinking_blocks or [])
+        if delta.content:
+            out += self._add_words("output_text", delta.content)
+        if delta.refusal:
+            out += self._add_words("refusal", delta.refusal)
+        for call in delta.tool_calls or ():
+            out += self._add_call(call)
+        return out
+
+    def _add_words(self, kind: str, words: str, signed: list[Thought] | None = None) -> bytes:
+        out = b""
+        part = self._open
+        if part is None or part.kind != kind:
+            out += self._begin_words(kind)
+            part = self._open
+        assert part is not None
+        for thought in signed or ():
+            self._hold(sum(len(each or "") for each in (thought.thinking, thought.signature, thought.data)))
+            part.signed.append(thought)
+        if not words:
+            return out
+        self._hold(len(words))
+        if kind == "reasoning" and not part.pieces:
+            out += self._write_part("added", part, {"type": "reasoning_text", "text": ""})
+        part.pieces.append(words)
+        name = {"reasoning": "reasoning_text"}.get(kind, kind)
+        told = self._place(part) | {"delta": words} | ({"logprobs": []} if kind == "output_text" else {})
+        return out + self._write(f"response.{name}.delta", told)
+
+    def _begin_words(self, kind: str) -> bytes:
+        before = self._open
+        if kind != "reasoning" and before is not None and before.kind in ("output_text", "refusal"):
+            # Both stand in one message.
+            out = self._end_part(before)
+            self._open = part = _Open(kind, before.at, before.item)
+        else:
+            out = self._close_words()
+            at = len(self._output)
+            item = (
+                build_reasoning(self._id, at, "", [])
+                if kind == "reasoning"
+                else build_message(self._id, at, "in_progress")
+            )
+            self._open = part = _Open(kind, at, item)
+            out += self._begin_item(item, at)
+        if kind != "reasoning":
+            out += self._write_part("added", part, build_text() if kind == "output_text" else build_refusal())
+        return out
+
+    def _add_call(self, call: _ToolCall) -> bytes:
+        function = call.function or _Function()
+        known = self._calls.get(call.index)
+        out = b""
+        if known is None:
+            out += self._close_words()
+            at = len(self._output)
+            item = build_call(self._id, at, call.id, function.name or "", "", "in_progress")
+            known = self._calls[call.index] = _Open("function_call", at, item)
+            out += self._begin_item(item, at)
+        if function.arguments:
+            self._hold(len(function.arguments))
+            known.pieces.append(function.arguments)
+            told = {"item_id": known.item["id"], "output_index": known.at, "delta": function.arguments}
+            out += self._write("response.function_call_arguments.delta", told)
+        return out
+
+    def _begin_item(self, item: Item, at: int) -> bytes:
+        self._hold(_REST_BYTES)
+        self._output.append(item)
+        return self._write("response.output_item.added", {"output_index": at, "item": item})
+
+    def _end_part(self, part: _Open) -> bytes:
+        words = "".join(part.pieces)
+        place = self._place(part)
+        if part.kind == "output_text":
+            out = self._write("response.output_text.done", place | {"text": words, "logprobs": []})
+            made = build_text(words)
+        else:
+            out = self._write("response.refusal.done", place | {"refusal": words})
+            made = build_refusal(words)
+        out += self._write_part("done", part, made)
+        part.item["content"].append(made)
+        return out
+
+    def _close_words(self) -> bytes:
+        part, self._open = self._open, None
+        if part is None:
+            return b""
+        if part.kind != "reasoning":
+            out = self._end_part(part)
+            part.item["status"] = find_status(self._finish)[0]
+        else:
+            words = "".join(part.pieces)
+            out = b""
+            if words:
+                out += self._write("response.reasoning_text.done", self._place(part) | {"text": words})
+                out += self._write_part("done", part, {"type": "reasoning_text", "text": words})
+            part.item |= build_reasoning(self._id, part.at, words, _join(part.signed))
+        return out + self._write("response.output_item.done", {"output_index": part.at, "item": part.item})
+
+    def _close_all(self) -> bytes:
+        out = self._close_words()
+        for call in self._calls.values():
+            arguments = "".join(call.pieces) or "{}"
+            call.item |= {"arguments": arguments, "status": "completed"}
+            told = {"item_id": call.item["id"], "output_index": call.at}
+            out += self._write(
+                "response.function_call_arguments.done",
+                told | {"name": call.item["name"], "arguments": arguments},
+            )
+            out += self._write("response.output_item.done", {"output_index": call.at, "item": call.item})
+        self._calls = {}
+        if not self._output:  # a model that said nothing said an empty text
+            out += self._begin_words("output_text") + self._close_words()
+        return out
+
+    def _end(self) -> bytes:
+        if self._response is None:  # an end without a beginning
+            return b""
+        out = self._close_all()
+        self._is_over = True
+        status, why = find_status(self._finish)
+        self._response |= {
+            "status": status,
+            "incomplete_details": why,
+            "output": self._output,
+            "usage": build_usage(self._usage),
+        }
+        return out + self._write(f"response.{status}", {"response": self._response})
+
+    def _fail(self, raw: msgspec.Raw) -> bytes:
+        """OpenAI tells an error twice: by itself, and as the end of the response."""
+        told = read_error(raw)
+        out = self._write("error", told | {"error": told | {"type": told["code"]}})
+        if self._response is not None:
+            self._response |= {
+                "status": "failed",
+                "error": {"code": told["code"], "message": told["message"]},
+                "output": self._output,
+            }
+            out += self._write("response.failed", {"response": self._response})
+        self._is_over = True
+        return out
+
+    def _place(self, part: _Open) -> dict[str, Any]:
+        index = 0 if part.kind == "reasoning" else len(part.item["content"])
+        return {"item_id": part.item["id"], "output_index": part.at, "content_index": index}
+
+    def _write_part(self, what: str, part: _Open, made: Item) -> bytes:
+        return self._write(f"response.content_part.{what}", self._place(part) | {"part": made})
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        if self._held_bytes > self._event_max_bytes:
+            raise EventTooLarge(
+                f"The answer has more than {self._event_max_bytes} bytes, and the last event of a response "
+                "holds all of it (gateway.event_max_bytes)."
+            )
+
+    def _write(self, kind: str, fields: dict[str, Any]) -> bytes:
+        told = {"type": kind, "sequence_number": self._sequence} | fields
+        self._sequence += 1
+        return encode_event(msgspec.json.encode(told), kind)
+
+
+def _join(pieces: list[Thought]) -> list[Thought]:
+    """Whole thoughts from their pieces, in their order."""
+    whole: dict[int, Thought] = {}
+    for piece in pieces:
+        known = whole.get(piece.index)
+        if known is None or piece.type != known.type:
+            whole[piece.index] = piece
+            continue
+        whole[piece.index] = msgspec.structs.replace(
+            known,
+            thinking=(known.thinking or "") + (piece.thinking or ""),
+            signature=(known.signature or "") + (piece.signature or "") or None,
+            data=(known.data or "") + (piece.data or "") or None,
+        )
+    return list(whole.values())
