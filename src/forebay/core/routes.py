@@ -25,9 +25,15 @@ class Endpoint(StrEnum):
     MESSAGES = "messages"  # Anthropic's
     COUNT_TOKENS = "messages/count_tokens"
     RESPONSES = "responses"  # OpenAI's, without state
+    RERANK = "rerank"
+    SCORE = "score"
 
     # An enum's own is Python code, and each request looks several things up by its endpoint.
     __hash__ = str.__hash__
+
+
+#: Whose answers hold nothing that a model has written.
+WITHOUT_OUTPUT: Final = frozenset({Endpoint.EMBEDDINGS, Endpoint.RERANK, Endpoint.SCORE})
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):

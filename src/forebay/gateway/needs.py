@@ -4,7 +4,7 @@ Estimates learn from the answers that came; nothing here is reserved, lent or gi
 """
 
 from forebay.core.events import Tokens, UsageSource
-from forebay.core.routes import Endpoint
+from forebay.core.routes import WITHOUT_OUTPUT, Endpoint
 from forebay.gateway.costing import Costing
 from forebay.gateway.lease import Lease
 from forebay.gateway.model import Dialect, Exchange
@@ -31,7 +31,7 @@ class Needs:
             tokens = exchange.estimate = Tokens(input=0, output=0)  # counting is free
         if tokens is None:
             output = None
-            if exchange.endpoint is not Endpoint.EMBEDDINGS:
+            if exchange.endpoint not in WITHOUT_OUTPUT:
                 output = exchange.dialect.read_output_max(exchange.body)
                 exchange.names_output = output is not None
                 if output is None and exchange.key is not None:

@@ -14,9 +14,10 @@ Source: Microsoft Learn, "Azure OpenAI REST API reference" and "API version life
 from typing import Final
 from urllib.parse import quote
 
-from forebay.providers.openai_wire import NATIVE
+from forebay.core.routes import Endpoint
 from forebay.providers.translation import Headers
 
+_NATIVE: Final = frozenset({Endpoint.CHAT.value, Endpoint.COMPLETIONS.value, Endpoint.EMBEDDINGS.value})
 VERSION: Final = "2024-10-21"  #: the latest of the first form that is not a preview, for URLs that name none
 
 
@@ -24,7 +25,7 @@ class AzureWire:
     """`forebay.core.translation.TargetWire`."""
 
     def build_path(self, base_path: str, endpoint: str, model: str) -> str | None:
-        if endpoint not in NATIVE:
+        if endpoint not in _NATIVE:
             return None
         path, _, query = base_path.partition("?")
         path = path.rstrip("/")

@@ -22,9 +22,13 @@ _PROMPT_FIELDS: Final = {
     Endpoint.MESSAGES: "messages",
     Endpoint.COUNT_TOKENS: "messages",
     Endpoint.RESPONSES: "input",
+    Endpoint.RERANK: "documents",
+    Endpoint.SCORE: "text_2",
 }
 #: One prompt each.
 _SINGLE: Final = frozenset({Endpoint.CHAT, Endpoint.MESSAGES, Endpoint.COUNT_TOKENS, Endpoint.RESPONSES})
+
+_PAIRS: Final = frozenset({Endpoint.RERANK, Endpoint.SCORE})  #: one prompt for each pair of texts
 
 
 class _Wanted(msgspec.Struct, frozen=True):
@@ -37,6 +41,9 @@ class _Wanted(msgspec.Struct, frozen=True):
     best_of: msgspec.Raw = NOTHING
     prompt: msgspec.Raw = NOTHING
     input: msgspec.Raw = NOTHING
+    documents: msgspec.Raw = NOTHING
+    text_1: msgspec.Raw = NOTHING
+    text_2: msgspec.Raw = NOTHING
 
 
 _LIMITS: Final = ("max_tokens", "max_completion_tokens", "n_predict")
@@ -125,9 +132,19 @@ def _count_prompts(wanted: _Wanted, endpoint: Endpoint) -> int:
     """How many texts are answered one by one: a list of numbers is one text, given as tokens."""
     if endpoint in _SINGLE:
         return 1
+    if endpoint in _PAIRS:
+        return max(map(_count_list, (wanted.documents, wanted.text_1, wanted.text_2)))
     raw = wanted.prompt if endpoint is Endpoint.COMPLETIONS else wanted.input
     try:
         parts = _decode_list(raw)
     except UNREADABLE:
         return 1  # one text
     return len(parts) if parts and bytes(parts[0])[:1] in (b'"', b"[") else 1
+
+
+def _count_list(raw: msgspec.Raw) -> int:
+    """How many texts a field has; 1 where it is no list."""
+    try:
+        return max(1, len(_decode_list(raw)))
+    except UNREADABLE:
+        return 1

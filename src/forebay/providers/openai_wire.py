@@ -4,7 +4,13 @@ from forebay.core.routes import Endpoint
 from forebay.providers.translation import Headers
 
 #: What such a target is asked for as its callers ask.
-NATIVE = frozenset({Endpoint.CHAT.value, Endpoint.COMPLETIONS.value, Endpoint.EMBEDDINGS.value})
+NATIVE = frozenset(
+    endpoint.value
+    for endpoint in (
+        *(Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS),
+        *(Endpoint.RERANK, Endpoint.SCORE),  # of many engines, not of OpenAI itself
+    )
+)
 
 
 class OpenAIWire:

@@ -17,15 +17,18 @@ from forebay.providers.chat_to_bedrock import ChatToBedrock
 from forebay.providers.chat_to_gemini import ChatToGemini
 from forebay.providers.embeddings_to_gemini import EmbeddingsToGemini
 from forebay.providers.messages_to_chat import MessagesToChat
+from forebay.providers.openai_scores import ScoresDialect
 from forebay.providers.openai_wire import OpenAIWire
 from forebay.providers.responses_dialect import ResponsesDialect
 from forebay.providers.responses_to_chat import ResponsesToChat
 from forebay.providers.translation import CallerTranslator, TargetTranslator, TargetWire, Way
 
 #: What the callers of an endpoint speak where that is not OpenAI's chat or like it.
-SPOKEN: dict[Endpoint, MessagesDialect | ResponsesDialect] = {
+SPOKEN: dict[Endpoint, MessagesDialect | ResponsesDialect | ScoresDialect] = {
     **_ANTHROPIC,
     Endpoint.RESPONSES: ResponsesDialect(),
+    Endpoint.RERANK: ScoresDialect(),
+    Endpoint.SCORE: ScoresDialect(),
 }
 
 #: By the `dialect` of a target.
