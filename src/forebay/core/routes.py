@@ -27,11 +27,14 @@ class Endpoint(StrEnum):
     RESPONSES = "responses"  # OpenAI's, without state
     RERANK = "rerank"
     SCORE = "score"
+    INFER = "infer"  # of the Open Inference Protocol, whose path is `/v2/models/NAME/infer`
 
     # An enum's own is Python code, and each request looks several things up by its endpoint.
     __hash__ = str.__hash__
 
 
+#: Whose requests use no tokens.
+WITHOUT_TOKENS: Final = frozenset({Endpoint.COUNT_TOKENS, Endpoint.INFER})
 #: Whose answers hold nothing that a model has written.
 WITHOUT_OUTPUT: Final = frozenset({Endpoint.EMBEDDINGS, Endpoint.RERANK, Endpoint.SCORE})
 

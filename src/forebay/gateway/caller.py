@@ -25,8 +25,9 @@ LINGER_MAX_S = 5.0  #: for a caller to notice that its body is not wanted
 #: The only headers that anything here reads, by lower-case name.
 FRAMING = (b"content-length", b"transfer-encoding")
 WANTED = frozenset(
-    b"anthropic-beta anthropic-version authorization content-length content-type expect traceparent "
-    b"tracestate transfer-encoding x-api-key x-forebay-debug x-forebay-session x-forebay-wait".split()
+    b"anthropic-beta anthropic-version authorization content-length content-type expect "
+    b"inference-header-content-length traceparent tracestate transfer-encoding x-api-key "
+    b"x-forebay-debug x-forebay-session x-forebay-wait".split()
 )
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 

@@ -96,6 +96,14 @@ class Dialect(Protocol):
     def encode_model(self, name: str, created_s: int, owned_by: str) -> bytes: ...
 
 
+class PathDialect(Dialect, Protocol):
+    """One whose requests name their model in the path."""
+
+    def bind_model(self, model: str) -> Dialect:
+        """The same for one request."""
+        ...
+
+
 #: What lies between the callers of an endpoint and the targets of a dialect; None if they can't meet.
 FindWay = Callable[[Endpoint, str], Way | None]
 #: What the callers of each endpoint speak.

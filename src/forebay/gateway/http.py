@@ -4,9 +4,10 @@ It parses nothing of a request's body; `service` does.  Every error leaves here 
 """
 
 import logging
+import re
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 from forebay.core.errors import (
@@ -18,19 +19,22 @@ from forebay.core.errors import (
 )
 from forebay.core.routes import Endpoint
 from forebay.gateway.call import Call
-from forebay.gateway.dialect import Spoken
+from forebay.gateway.dialect import PathDialect, Spoken
 from forebay.gateway.metrics_page import MetricsPage
 from forebay.gateway.model import Dialect, KeyState
 from forebay.gateway.service import Service
 
 logger = logging.getLogger("forebay.gateway")
 
-INFERENCE = {f"/v1/{endpoint.value}": endpoint for endpoint in Endpoint}
+INFERENCE = {f"/v1/{endpoint.value}": endpoint for endpoint in Endpoint if endpoint is not Endpoint.INFER}
+TENSORS = "/v2/"  #: of the Open Inference Protocol
+_TENSOR_MODEL = re.compile(r"/v2/models/([^/]+)/infer")
+_HEALTH = {"/v2/health/live": "/healthz", "/v2/health/ready": "/readyz"}
 MODELS = "/v1/models"
 _JSON = "content-type: application/json\r\n"
 _TEXT = "content-type: text/plain; charset=utf-8\r\n"
 _METRICS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
-KNOWN_PATHS = frozenset({*INFERENCE, MODELS, "/healthz", "/readyz", "/metrics"})
+KNOWN_PATHS = frozenset({*INFERENCE, MODELS, "/healthz", "/readyz", "/metrics", *_HEALTH})
 
 
 class App:
@@ -47,6 +51,7 @@ class App:
         self.ready = True
         self._dialect = dialect
         self._inference = {path: (endpoint, spoken[endpoint]) for path, endpoint in INFERENCE.items()}
+        self._tensors = cast(PathDialect, spoken[Endpoint.INFER])
         self._metrics = MetricsPage(metrics_folder)
 
     def handle(self, call: Call) -> Coroutine[Any, Any, None] | None:
@@ -54,6 +59,9 @@ class App:
         found = self._inference.get(call.path)
         if found is not None and call.method == "POST":
             return self.service.begin(call, *found)
+        if call.method == "POST" and (named := _TENSOR_MODEL.fullmatch(call.path)):
+            dialect = self._tensors.bind_model(unquote(named[1]))
+            return self.service.begin(call, Endpoint.INFER, dialect)
         return self._answer(call)
 
     async def _answer(self, call: Call) -> None:
@@ -76,6 +84,8 @@ class App:
 
     def _find_dialect(self, path: str) -> Dialect:
         """Of who asks for a path, also for one that is none."""
+        if path.startswith(TENSORS):
+            return self._tensors
         at = next((known for known in self._inference if path == known or path.startswith(f"{known}/")), "")
         return self._inference[at][1] if at else self._dialect
 
@@ -84,11 +94,12 @@ class App:
         known = path in KNOWN_PATHS or path.startswith(f"{MODELS}/")
         if not known:
             self.service.state.cells.count_refusal("unknown_url")
-            served = ", ".join(sorted(KNOWN_PATHS))
+            served = ", ".join(sorted({*KNOWN_PATHS, "/v2/models/{model}/infer"}))
             raise UnknownPath(f"unknown URL: {method} {path[:200]}; this gateway serves {served}")
         if path in INFERENCE or method not in ("GET", "HEAD"):
             self.service.state.cells.count_refusal("method_not_allowed")
             raise MethodNotAllowed(f"{path} takes {'POST' if path in INFERENCE else 'GET'}, not {method}")
+        path = _HEALTH.get(path, path)
         if path == "/healthz":
             call.respond(200, _TEXT, b"ok\n")
         elif path == "/readyz":

@@ -4,7 +4,7 @@ Estimates learn from the answers that came; nothing here is reserved, lent or gi
 """
 
 from forebay.core.events import Tokens, UsageSource
-from forebay.core.routes import WITHOUT_OUTPUT, Endpoint
+from forebay.core.routes import WITHOUT_OUTPUT, WITHOUT_TOKENS
 from forebay.gateway.costing import Costing
 from forebay.gateway.lease import Lease
 from forebay.gateway.model import Dialect, Exchange
@@ -27,8 +27,8 @@ class Needs:
     def estimate(self, exchange: Exchange) -> Tokens:
         """Tokens that a request will use, before anybody knows."""
         tokens = exchange.estimate
-        if tokens is None and exchange.endpoint is Endpoint.COUNT_TOKENS:
-            tokens = exchange.estimate = Tokens(input=0, output=0)  # counting is free
+        if tokens is None and exchange.endpoint in WITHOUT_TOKENS:
+            tokens = exchange.estimate = Tokens(input=0, output=0)  # counting and tensors are free
         if tokens is None:
             output = None
             if exchange.endpoint not in WITHOUT_OUTPUT:

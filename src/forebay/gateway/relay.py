@@ -33,6 +33,7 @@ logger = logging.getLogger("forebay.gateway")
 TOLD_MAX = 10_000  #: usage rules that are told of in the log
 ERROR_TEXT_MAX = 1000  #: characters of a target's own words that are passed on when they are no JSON
 JSON_TYPE = b"application/json"
+JSON_LENGTH = b"inference-header-content-length"  #: of the Open Inference Protocol
 _STREAM_TYPE = b"text/event-stream"
 END_MAX_S = 0.1  #: for a target to end a body of which all has been said; then its connection is closed
 _STREAM_HEADERS = "cache-control: no-cache\r\nx-accel-buffering: no\r\n"
@@ -47,6 +48,7 @@ class Answer(msgspec.Struct, frozen=True):
     retry_after: bytes = b""
     error_code: str = ""
     reading: Reading | None = None  #: what it cost, as read before it was translated
+    json_length: bytes = b""  #: of the JSON before tensors in binary, where there are any
 
 
 FinishStream = Callable[[Exchange, ForebayError | None], None]
@@ -300,6 +302,8 @@ class Relay:
         """
         crossing = exchange.crossing
         if crossing is None or not crossing.is_translated:
+            if answer.json_length.isdigit():
+                exchange.limit_headers += f"{JSON_LENGTH.decode()}: {answer.json_length.decode()}\r\n"
             return answer
         if answer.status >= 300:
             status, after = crossing.read_error_head(answer.status, answer.retry_after, answer.body)
@@ -361,7 +365,8 @@ def read_answer(connection: Connection, body: bytes) -> Answer:
     """A connection's complete answer."""
     status = connection.status
     retry_after = connection.header(b"retry-after") if status >= 400 else b""
-    return Answer(status, connection.header(b"content-type"), body, retry_after)
+    length = connection.header(JSON_LENGTH)
+    return Answer(status, connection.header(b"content-type"), body, retry_after, json_length=length)
 
 
 def build_headers(exchange: Exchange, content_type: bytes) -> str:

@@ -4,6 +4,7 @@ What a caller sent reaches a target only if it is written into a head here by na
 """
 
 import re
+from collections.abc import Sequence
 from typing import cast
 
 from forebay.core.routes import Endpoint, Target
@@ -90,7 +91,10 @@ class Ways:
             inner=self._inner,
             caller=way.caller,
             target=translator,
-            heads=(build_head(authority, paths[0], headers), build_head(authority, paths[1], headers)),
+            heads=(
+                build_head(authority, paths[0], headers, passed),
+                build_head(authority, paths[1], headers, passed),
+            ),
             passed=tuple((name.encode(), default.encode()) for name, default in passed),
             signing=signing,
             stream_type=getattr(translator, "stream_type", SSE.decode()).encode(),
@@ -104,8 +108,11 @@ def _write_path(wire: TargetWire, endpoint: Endpoint, base_path: str, target: Ta
     return path
 
 
-def build_head(authority: str, path: str, headers: Headers) -> bytes:
+def build_head(authority: str, path: str, headers: Headers, passed: Sequence[tuple[str, str]] = ()) -> bytes:
     """The head of a request to a target, without its length, its id and its end.
+
+    Args:
+        passed: what the caller says itself; it stands here no more.
 
     Raises:
         ValueError: a part that a head can't carry.
@@ -120,4 +127,6 @@ def build_head(authority: str, path: str, headers: Headers) -> bytes:
         "user-agent": "forebay",
     }
     fields.update(headers)
+    for name, _ in passed:
+        fields.pop(name, None)
     return f"POST {path} HTTP/1.1\r\n".encode("ascii") + write_headers(list(fields.items()))

@@ -16,6 +16,7 @@ from forebay.providers.chat_to_anthropic import ChatToAnthropic
 from forebay.providers.chat_to_bedrock import ChatToBedrock
 from forebay.providers.chat_to_gemini import ChatToGemini
 from forebay.providers.embeddings_to_gemini import EmbeddingsToGemini
+from forebay.providers.inference_protocol import InferenceDialect, InferenceWire
 from forebay.providers.messages_to_chat import MessagesToChat
 from forebay.providers.openai_scores import ScoresDialect
 from forebay.providers.openai_wire import OpenAIWire
@@ -24,17 +25,19 @@ from forebay.providers.responses_to_chat import ResponsesToChat
 from forebay.providers.translation import CallerTranslator, TargetTranslator, TargetWire, Way
 
 #: What the callers of an endpoint speak where that is not OpenAI's chat or like it.
-SPOKEN: dict[Endpoint, MessagesDialect | ResponsesDialect | ScoresDialect] = {
+SPOKEN: dict[Endpoint, MessagesDialect | ResponsesDialect | ScoresDialect | InferenceDialect] = {
     **_ANTHROPIC,
     Endpoint.RESPONSES: ResponsesDialect(),
     Endpoint.RERANK: ScoresDialect(),
     Endpoint.SCORE: ScoresDialect(),
+    Endpoint.INFER: InferenceDialect(),
 }
 
 #: By the `dialect` of a target.
 _WIRES: dict[str, TargetWire] = {
     "anthropic": AnthropicWire(),
     "azure": AzureWire(),
+    "oip": InferenceWire(),
     "openai": OpenAIWire(),
     "openai-responses": OpenAIWire(Endpoint.RESPONSES),
 }
