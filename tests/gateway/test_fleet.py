@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -389,3 +391,35 @@ def test_live_amounts_are_told_to_the_workers_and_hold_everywhere(redis_server: 
             assert len(await try_many(made, 60, [made.workers[0]])) == 30
 
     run(test)
+
+
+def test_a_cluster_is_followed_to_the_server_that_keeps_the_limits(redis_program: Path) -> None:
+    with ExitStack() as stack:
+        servers: list[RedisServer] = []
+        for first, last in ((0, 8191), (8192, 16383)):
+            bus = str(redis_servers.find_free_port())
+            settings = ("--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-config-file", "nodes")
+            server = stack.enter_context(redis_servers.run(redis_program, *settings))
+            with server.connect() as client:
+                client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+                for other in servers:
+                    client.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port, other.settings[3])
+            servers.append(server)
+        wait_until_whole(servers)
+
+        async def test() -> None:
+            for server in servers:  # one of them keeps it, and the other tells where it is
+                async with fleet(server.url, make(20), workers=1) as made:
+                    assert len(await try_many(made, 60)) == 20
+                    assert {host.authority.trouble for host in made.hosts} == {""}
+
+        run(test)
+
+
+def wait_until_whole(servers: list[RedisServer]) -> None:
+    deadline = time.monotonic() + 30
+    for server in servers:
+        with server.connect() as client:
+            while client.cluster("info")["cluster_state"] != "ok":
+                assert time.monotonic() < deadline
+                time.sleep(0.05)

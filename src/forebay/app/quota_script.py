@@ -21,6 +21,7 @@ SCRIPT = "".join(files("forebay.app").joinpath(name).read_text() for name in ("q
 SCRIPT_SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 FORMAT = 1  #: of the keys; versions of Forebay that write others share nothing
 US = 1000  #: nanoseconds
+KNOWN_MAX = 100_000  #: limits whose last state is remembered, though they may not hold any more
 
 _encode = msgspec.msgpack.Encoder().encode
 #: What is published: `returned` or `recall`, the limit's id, and workers.
@@ -113,7 +114,10 @@ class Book:
                 self._learned_ns[limit_id] = now.monotonic_ns
                 if limit_id in self._known:
                     changed.append(limit_id)
-        return changed  # what is known of those that are gone is kept: they may come again
+        self._learned_ns = {key: value for key, value in self._learned_ns.items() if key in self._limits}
+        if len(self._known) > KNOWN_MAX:  # what is known of those that are gone is kept: they may come again
+            self._known = {key: value for key, value in self._known.items() if key in self._limits}
+        return changed
 
     @property
     def limits(self) -> dict[str, Limit]:

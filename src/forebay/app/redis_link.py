@@ -93,9 +93,9 @@ class RedisLink:
                 if not isinstance(error, FAILURES):
                     logger.error("the line to the authority over the limits failed", exc_info=error)
                 self._moved = (error.host, error.port) if isinstance(error, MovedError) else None
-                self.is_up = False
+                was_up, self.is_up = self.is_up, False
                 self._waiting.clear()
-                if self._moved is None:
+                if was_up or self._moved is None:
                     end(explain(error))
             await asyncio.sleep(RETRY_S)
 
@@ -199,6 +199,8 @@ def explain(error: BaseException) -> str:
             return "it does not accept the name and password"
         case NoPermissionError():
             return f"its user may not do what limits need: {error}"
+        case MovedError():
+            return "the cluster keeps the limits at another of its servers now"
         case ReadOnlyError():
             return "it is a replica, which takes no writes"
         case OutOfMemoryError():
