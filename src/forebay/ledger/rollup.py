@@ -235,13 +235,3 @@ def fold_days(cells: Mapping[UsageCell, UsageTotals]) -> dict[UsageCell, UsageTo
         day = cell._replace(hour=cell.hour // DAY_HOURS * DAY_HOURS)
         days[day] = merge_totals(days.get(day, NOTHING), totals)
     return days
-
-
-def merge_usage(
-    one: Mapping[UsageCell, UsageTotals], other: Mapping[UsageCell, UsageTotals]
-) -> dict[UsageCell, UsageTotals]:
-    """As `merge_totals`, cell by cell."""
-    merged = dict(one)
-    for cell, totals in other.items():
-        merged[cell] = merge_totals(merged.get(cell, NOTHING), totals)
-    return merged
