@@ -133,3 +133,4 @@ def kill_workers(fleet: Fleet, listener: socket.socket, ended: threading.Event) 
         fleet.processes[at].send_signal(signal.SIGKILL)
         fleet.processes[at].wait()
         fleet.processes[at] = start_worker(fleet.folder / "run", at, listener, None)
+        wait_ready(fleet)  # a lone worker that is killed before it serves measures nothing
