@@ -606,13 +606,15 @@ def test_a_limit_that_is_exceeded_throttles_and_counts_on(is_away: bool) -> None
             assert key is not None
             limited = msgspec.structs.replace(key, limits=("requests",))
 
+            words: list[str] = []
+
             async def ask() -> bool:
                 request = make_request()
                 request.key = limited
                 try:
                     await quota.acquire(request, quota.find_plan(limited, "m"))
                 except RateLimited as error:
-                    assert "the limit of 2 requests a day" in str(error)
+                    words.append(str(error))
                     return False
                 end(quota, request, None)
                 return True
@@ -622,6 +624,7 @@ def test_a_limit_that_is_exceeded_throttles_and_counts_on(is_away: bool) -> None
                 made.stop_server()
                 await asyncio.sleep(0.05)
             assert [await ask() for _ in range(4)] == [True, True, False, False]
+            assert all("the limit of 2 requests a day" in each for each in words)
             if is_away:
                 await made.start_server()
                 await made.reconnect()
