@@ -7,6 +7,8 @@ done or not, and nobody is told.  It must never let calls pile up.
 
 import asyncio
 import logging
+import os
+import re
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -209,10 +211,21 @@ def explain(error: BaseException) -> str:
             return "it still loads its data"
         case TimeoutError() | asyncio.TimeoutError():
             return f"it does not answer within {CALL_MAX_S} s"
-        case ssl.SSLError():
-            return f"its certificate is not accepted: {error.reason}"
         case ConnectionError() | OSError():
-            return f"no connection: {error}"
+            return f"no connection: {_find_cause(error)}"
         case LookupError() if not isinstance(error, KeyError | IndexError):
             return str(error)
     return f"{type(error).__name__}: {error}"
+
+
+def _find_cause(error: BaseException) -> str:
+    """In the system's words, where it has any."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return f"its certificate or TLS is not accepted ({cause.reason or cause})"
+        if isinstance(cause, OSError) and (cause.errno or 0) > 0:
+            return os.strerror(cause.errno or 0)
+        cause = cause.__cause__ or cause.__context__
+    numbered = re.match(r"Error (\d+) ", str(error))  # the client does not always keep the cause
+    return os.strerror(int(numbered[1])) if numbered else str(error).rstrip(".")
