@@ -15,7 +15,7 @@ from forebay.app.quota_server import QuotaServer
 from forebay.core.errors import QuotaUnavailable, RateLimited
 from forebay.core.events import UsageSource
 from forebay.core.keys import KeyEntry
-from forebay.core.limits import Limit, WhenAway
+from forebay.core.limits import Kind, Limit, Measure, Period, WhenAway
 from forebay.core.routes import Endpoint
 from forebay.gateway.model import Exchange
 from forebay.gateway.quota import Quota
@@ -23,6 +23,15 @@ from forebay.providers import openai
 
 NUMBERS = itertools.count()
 WAIT_MAX_S = 20.0
+
+
+MONTH = {"period": Period.MONTH, "kind": Kind.CALENDAR}
+PLACES = Limit(id="places", owner="key k", measure=Measure.CONCURRENT, amount=5)
+TOKENS = Limit(id="tokens", owner="team a", measure=Measure.TOTAL_TOKENS, amount=10_000, **MONTH)
+
+
+def make(amount: int) -> Limit:
+    return Limit(id="x", owner="team a", measure=Measure.REQUESTS, amount=amount, **MONTH)
 
 
 class Worker(Quota):
@@ -185,3 +194,15 @@ async def try_many(
         *(try_one(made, chosen[number % len(chosen)], **request) for number in range(count))
     )
     return [one for one in asked if one is not None]
+
+
+async def try_until_full(made: Fleet, amount: int) -> int:
+    let_in = 0
+    for _ in range(6):
+        let_in += len(await try_many(made, amount + 20))
+        await asyncio.sleep(0.05)
+    return let_in
+
+
+async def has_left(made: Fleet, limit_id: str, units: int) -> bool:
+    return (await made.left())[limit_id] == units
