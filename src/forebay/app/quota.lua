@@ -102,15 +102,15 @@ function operations.ask(worker, is_final, limits, needs, likes)
     local meter = load(limit)
     asked[at], meters[at], exceeded[at] = limit, meter, 0
     if need > meter.units then
-      local has_grace = false
-      if is_final then
+      local has_grace, is_too_much = false, need > meter.amount + limit.grace_units
+      if is_final and not is_too_much then
         if meter.exceeded == 0 then
           meter.exceeded, meter.is_changed = now, true
         end
         has_grace = now < meter.exceeded + limit.grace and need <= meter.units + limit.grace_units
       end
       if not has_grace then
-        if not is_final or not limit.may_exceed then
+        if not is_final or is_too_much or not limit.may_exceed then
           local wait = compute_wait(meter, limit, need)
           return {'short', limit.id, meter.units, wait, list_holders(limit.id, worker), save_changed(meters)}
         end
@@ -121,7 +121,10 @@ function operations.ask(worker, is_final, limits, needs, likes)
   local loans, members = {}, math.max(1, redis.call('ZCARD', prefix .. ':seen'))
   for at, meter in ipairs(meters) do
     local spare = math.floor(meter.units / (SPARE_PARTS * members))
-    local units = exceeded[at] == 1 and likes[at] or math.max(needs[at], math.min(likes[at], spare))
+    if exceeded[at] == 1 then
+      spare = needs[at] + math.floor(meter.amount / (SPARE_PARTS * members))
+    end
+    local units = math.max(needs[at], math.min(likes[at], spare))
     take(meter, units)
     set_lent(meter.id, worker, get_lent(meter.id, worker) + units)
     local full = math.max(0, compute_wait(meter, asked[at], meter.amount))

@@ -43,7 +43,8 @@ class Lease:
         asking: an answer of the authority that is on its way.
         stand_in: this worker's share while there is no authority.
         drawn: units of a calendar taken from the share since the authority last lent.
-        owed: units taken from the share, or beyond a loan, which the authority has not been told of.
+        owed: units taken from the share, or beyond a loan, which the authority has not been told of; negative
+            what goes back to it and is not to be spent.
     """
 
     __slots__ = (
@@ -91,9 +92,16 @@ class Lease:
         if self.limit.period is None or self.limit.kind is Kind.CALENDAR:
             known += amount - self.limit.amount
         self.known_left = min(known, amount)
-        self.is_exceeded = self.is_exceeded and amount <= self.limit.amount  # else it is asked anew
+        self.set_aside()
         self.set_limit(msgspec.structs.replace(self.limit, amount=amount))
         self.refused_until = NEVER
+
+    def set_aside(self) -> None:
+        """What was lent beyond the limit is nobody's room: it goes back, and the authority is asked anew."""
+        if self.is_exceeded:
+            self.is_exceeded = False
+            self.owed -= max(0, self.left)
+            self.left = min(0, self.left)
 
     def bound_guess(self, units: int, least: int) -> int:
         """What is reserved for an answer whose length is a guess: no guess may take much of a limit.
@@ -144,6 +152,8 @@ class Lease:
 
     def absorb(self, loan: Loan, now_s: float) -> None:
         """The authority has lent."""
+        if not loan.is_exceeded:
+            self.set_aside()
         if loan.epoch != self.epoch:
             if not self.is_concurrent:
                 self.left = 0  # another period: what was left of the one before is void

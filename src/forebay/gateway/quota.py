@@ -75,18 +75,21 @@ class Quota:
         """From now on these limits hold; what is reserved of those that are gone is settled in vain."""
         self._when_away = when_away
         before, self._leases = self._leases, {}
+        changed = []
         for limit in map(self._amounts.apply, limits):
             lease = before.pop(limit.id, None) or self._removed.pop(limit.id, None) or Lease(limit)
             has_changed = lease.limit != limit or workers != self._workers
             if lease.limit != limit:
+                lease.set_aside()
                 lease.set_limit(limit)
+                changed.append(lease)
             if has_changed and lease.stand_in is not None:
                 lease.stand_alone(workers, self._now())
             self._leases[limit.id] = lease
         self._workers = workers
         self._plans.clear()
         self._removed.update(before)
-        self._return(before.values())
+        self._return((*before.values(), *changed))
         self.waits.follow(set(self._leases.values()))
         if self._leases and not self._was_connected:
             self._started_s = self._loop.time()
@@ -104,8 +107,8 @@ class Quota:
             lease.change_amount(amount)
             if lease.stand_in is not None:
                 lease.stand_alone(self._workers, now)
-            if is_less:
-                self._return([lease])  # what was lent of the larger amount
+            if is_less or lease.owed:
+                self._return([lease])  # what was lent of the larger amount, or beyond it
             self.waits.look_again(lease)
 
     def set_prices(self, book: PriceBook, *, allow_unpriced: bool = False) -> None:
@@ -185,7 +188,7 @@ class Quota:
             self._release(exchange)
             for lease in exceeded:
                 handled.add(lease)
-                follow_exceeded(exchange, lease)
+                follow_exceeded(exchange, lease, self._loop.time())
             plan = self._make_plan(exchange)
 
     async def _borrow(self, exchange: Exchange, plan: Plan, waiter: Waiter) -> Plan:
@@ -220,6 +223,8 @@ class Quota:
             return blocking, None
         now_s = self._loop.time()
         for lease, units in short.items():
+            if self._client.is_connected and units > lease.limit.amount + lease.limit.grace_units:
+                return lease, 0.0  # which is never there, whoever asks
             if now_s < lease.refused_until and units - lease.left >= lease.refused_need:
                 return lease, lease.refused_wait_s
         return None
@@ -236,6 +241,7 @@ class Quota:
         taken, exchange.reservation = exchange.reservation, None
         for lease, units, epoch in taken or ():
             lease.give(units, epoch)
+            self._live.add(lease)
 
     async def _go_alone(self, short: dict[Lease, int]) -> tuple[Lease, float] | None:
         """Gives a request what it lacks without the authority, or says which limit has no room, how long."""
@@ -274,6 +280,7 @@ class Quota:
                 back = units - self._needs.count_used(exchange, lease, units)
                 if back:
                     lease.give(back, epoch)
+                    self._live.add(lease)  # it may have run out of what there is to look after meanwhile
         if self._lines:
             self._return(self.waits.look_again_at(taken))
 
@@ -329,7 +336,7 @@ class Quota:
         self._was_connected = True
         for lease in self._leases.values():
             lease.stand_in = None
-        self._return([lease for lease in self._live if lease.owed or lease.left < 0])
+        self._return([lease for lease in self._leases.values() if lease.owed or lease.left < 0])
         self.waits.look_all_again()
 
     def lose_line(self) -> None:
@@ -384,7 +391,8 @@ class Quota:
                 lease.spent //= 2
                 lease.tell_reset(now_s)
             idle = lease.left > 0 and now_s > lease.used_at + IDLE_S
-            if (idle or lease.left < 0 or lease.owed) and lease.asking is None:
+            is_beyond = lease.is_exceeded and lease.left  # nobody is to live on what was lent so
+            if (idle or is_beyond or lease.left < 0 or lease.owed) and lease.asking is None:
                 due.append(lease)
             elif not (lease.left or lease.owed or lease.spent or lease.in_use):
                 self._live.discard(lease)

@@ -156,7 +156,8 @@ class Lender:
             meter.advance(now)
             if want.need <= meter.left or (final and meter.may_overdraw(want.need, now)):
                 continue
-            if not final or meter.limit.exceeded is Exceeded.REFUSE:
+            may_exceed = meter.limit.exceeded is not Exceeded.REFUSE and not meter.is_too_much(want.need)
+            if not final or not may_exceed:
                 return Shortage(want.limit_id, meter.left, meter.compute_wait_ns(want.need, now))
             exceeded.add(want.limit_id)
         return tuple(self._lend(worker, want, now, is_exceeded=want.limit_id in exceeded) for want in wants)
@@ -164,7 +165,9 @@ class Lender:
     def _lend(self, worker: str, want: Want, now: Now, *, is_exceeded: bool) -> Loan:
         meter = self.meters[want.limit_id]
         spare = meter.left // (SPARE_PARTS * max(1, len(self.workers)))
-        units = want.like if is_exceeded else max(want.need, min(want.like, spare))
+        if is_exceeded:  # beyond the limit nothing runs short, and nobody need hold much
+            spare = want.need + meter.limit.amount // (SPARE_PARTS * max(1, len(self.workers)))
+        units = max(want.need, min(want.like, spare))
         meter.take(units)
         lent = self._lent[want.limit_id]
         lent[worker] = lent.get(worker, 0) + units

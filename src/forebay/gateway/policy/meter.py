@@ -122,9 +122,15 @@ class Meter(msgspec.Struct):
         if limit.amount > before.amount and self.left > 0:
             self.exceeded_ns = 0
 
+    def is_too_much(self, units: int) -> bool:
+        """Whether so many are never there: who asks for them has not used the limit up."""
+        return units > self.limit.amount + self.limit.grace_units
+
     def may_overdraw(self, units: int, now: Now) -> bool:
         """Whether grace allows so many more than are left; its time begins with the first who ask."""
         limit = self.limit
+        if self.is_too_much(units):
+            return False
         if not self.exceeded_ns:
             self.exceeded_ns = now.wall_ns
         has_time = now.wall_ns < self.exceeded_ns + limit.grace_ns
