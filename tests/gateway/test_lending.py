@@ -71,7 +71,7 @@ class Authority(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.workers)))
         del self.workers[name]
         self.lender.leave(name)
-        self.state.save(self.lender.meters.values())
+        self.state.save(self.lender.meters.values(), self.now)
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), tokens=st.integers(1, 300), more=st.integers(0, 300))
@@ -87,7 +87,7 @@ class Authority(RuleBasedStateMachine):
         found = self.lender.ask(name, wants, self.now)
         if isinstance(found, Shortage):
             return
-        self.state.save(self.lender.meters.values())
+        self.state.save(self.lender.meters.values(), self.now)
         self.absorb(leases, found)
         if any(leases[key].left < need for key, need in needs.items()):
             return  # a new period began with the loan, and made what was left of the last one void
@@ -119,7 +119,7 @@ class Authority(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.workers)))
         lease = self.workers[name][limit.id]
         self.lender.give_back(name, limit.id, lease.epoch, lease.return_all(), self.now)
-        self.state.save(self.lender.meters.values())
+        self.state.save(self.lender.meters.values(), self.now)
 
     @rule()
     def the_authority_is_killed(self) -> None:

@@ -72,6 +72,13 @@ class World:
             quota.sweep()
         await asyncio.sleep(0.02)
 
+    async def wait_for_lines(self) -> None:
+        """Until all workers have one; a refused disk keeps them away for a moment."""
+        while not all(quota._client.is_connected for quota in self.workers):
+            for quota in self.workers:
+                quota.sweep()
+            await asyncio.sleep(0.02)
+
 
 @asynccontextmanager
 async def world(*limits: Limit, ask_max_s: float = 15.0) -> AsyncIterator[World]:

@@ -4,18 +4,31 @@
 -- KEYS[1] is the prefix of all keys, with a hash tag, so that they lie in one slot of a cluster.  ARGV[1] is a
 -- call in MessagePack, as `quota_script.py` makes it.  Keys: PREFIX:meta (since when, how long it has been up),
 -- PREFIX:seen (workers by when they were last seen), PREFIX:held:WORKER (limits of which it has loans),
--- PREFIX:limit:ID (what is left), PREFIX:lent:ID (by worker).
+-- PREFIX:limit:ID (what is left), PREFIX:lent:ID (by worker), PREFIX:told:WORKER (the number of the last debts
+-- that it has told of).  All but the first two go by themselves once they matter no more.
 
 local SPARE_PARTS = 4          -- as in `lending.py`
 local SETTLE_US = 500000       -- after the first call ever, for workers to say what they hold
 local MEMBER_US = 5000000      -- a worker that was not seen for so long is gone
 local TICK_MAX_US = 2000000    -- more than this between two ticks is time in which this server was away
 local EXPIRED_MAX = 200        -- workers that one tick takes leave of
+local LOOKED_AT = 3            -- of what a worker holds, for each that is added, to see whether it is gone
+
+-- A worker may hold loans of many limits in its life; those that are gone are forgotten bit by bit.
+local function forget_gone(worker)
+  for _, id in ipairs(redis.call('SRANDMEMBER', prefix .. ':held:' .. worker, LOOKED_AT)) do
+    if redis.call('HLEN', prefix .. ':lent:' .. id) == 0 then
+      redis.call('SREM', prefix .. ':held:' .. worker, id)
+    end
+  end
+end
 
 local function set_lent(id, worker, units)
   if units > 0 then
     redis.call('HSET', prefix .. ':lent:' .. id, worker, write(units))
-    redis.call('SADD', prefix .. ':held:' .. worker, id)
+    if redis.call('SADD', prefix .. ':held:' .. worker, id) == 1 then
+      forget_gone(worker)
+    end
   else
     redis.call('HDEL', prefix .. ':lent:' .. id, worker)
     redis.call('SREM', prefix .. ':held:' .. worker, id)
@@ -28,12 +41,12 @@ end
 
 local function leave(worker)
   for _, id in ipairs(redis.call('SMEMBERS', prefix .. ':held:' .. worker)) do
-    local meter = read_meter(id)
+    local meter, lent = read_meter(id), get_lent(id, worker)
+    redis.call('HDEL', prefix .. ':lent:' .. id, worker)
     if meter and meter.kind == 'places' then
-      give(meter, get_lent(id, worker))
+      give(meter, lent)
       save(meter)
     end
-    redis.call('HDEL', prefix .. ':lent:' .. id, worker)
   end
   redis.call('DEL', prefix .. ':held:' .. worker)
   redis.call('ZREM', prefix .. ':seen', worker)
@@ -134,16 +147,27 @@ function operations.ask(worker, is_final, limits, needs, likes)
   return {'lent', loans, save_changed(meters)}
 end
 
--- {worker, {limit…}, {epoch…}, {units…}, recalled}: of a limit of kind '' this control plane knows no more.
-function operations.give(worker, limits, epochs, units, recalled)
+-- Whether these debts were told of before, over a line that broke; they are noted.
+local function is_told(worker, number)
+  local key = prefix .. ':told:' .. worker
+  if number == 0 or number <= tonumber(redis.call('HGET', key, 'number') or 0) then
+    return number > 0
+  end
+  redis.call('HSET', key, 'number', write(number))
+  keep(key, DAY_US)
+  return false
+end
+
+local function give_all(worker, limits, epochs, units)
   local meters = {}
   for at, array in ipairs(limits) do
     local limit, back = read_limit(array), units[at]
     local meter
     if limit.kind == '' then
       meter = read_meter(limit.id)
-      if meter and meter.kind ~= 'places' then
+      if not meter or meter.kind ~= 'places' then
         meter = nil
+        set_lent(limit.id, worker, 0)
       end
     else
       meter = load(limit)
@@ -164,7 +188,12 @@ function operations.give(worker, limits, epochs, units, recalled)
       meters[#meters + 1] = meter
     end
   end
-  local states = save_changed(meters)
+  return save_changed(meters)
+end
+
+-- {worker, {limit…}, {epoch…}, {units…}, recalled, number}: of a limit of kind '' this control plane knows no more.
+function operations.give(worker, limits, epochs, units, recalled, number)
+  local states = is_told(worker, number) and {} or give_all(worker, limits, epochs, units)
   if recalled ~= '' then
     redis.call('PUBLISH', prefix .. ':news', cmsgpack.pack({'returned', recalled, worker}))
   end
@@ -185,7 +214,7 @@ function operations.join(worker, is_first, limits, units)
       take(meter, units[at] - get_lent(meter.id, worker))
     end
     set_lent(meter.id, worker, units[at])
-    meters[at] = meter
+    meters[at], meter.is_changed = meter, true
   end
   return {'done', save_changed(meters)}
 end
@@ -265,4 +294,4 @@ local at = limits_at[operation]
 if at and not has_periods(call[at]) then
   return {'periods', now}
 end
-return operations[operation](unpack(call, 3, 7))
+return operations[operation](unpack(call, 3, 8))

@@ -8,7 +8,10 @@
 local SLACK_US = 300000000     -- a clock that goes back by less begins no earlier period
 local UNITS_MAX = 9e15         -- a debt is never more: 2^53 is a little beyond
 local FIELDS = {'kind', 'mark', 'count', 'units', 'rest', 'at', 'ends', 'exceeded', 'amount', 'amount_at',
-                'base', 'base_at'}
+                'base', 'base_at', 'later_at', 'later_ends', 'later_used'}
+local STILL = -1               -- as in `meter.py`
+local DAY_US = 86400000000
+local KEPT_MAX_US = 400 * DAY_US  -- a limit that nobody has used for so long is forgotten, whatever it owes
 
 local prefix = KEYS[1]
 local call = cmsgpack.unpack(ARGV[1])
@@ -70,9 +73,14 @@ local function read_limit(array)
   local known = array[10]
   if known and #known > 0 then
     limit.known = {mark = known[1], count = known[2], units = known[3], rest = known[4], at = known[5],
-                   ends = known[6], exceeded = known[7], amount = known[8], amount_at = 0}
+                   ends = known[6], exceeded = known[7], amount = known[8], later_at = known[9],
+                   later_ends = known[10], later_used = known[11], amount_at = 0}
   end
   return limit
+end
+
+local function forget_later(meter)
+  meter.later_at, meter.later_ends, meter.later_used = 0, 0, STILL
 end
 
 -- What lies in this server, as it is; nil where there is nothing.
@@ -86,13 +94,16 @@ local function read_meter(id)
   for at = 3, #FIELDS do
     meter[FIELDS[at]] = tonumber(values[at])
   end
+  if not meter.later_used then
+    forget_later(meter)  -- an earlier version wrote it
+  end
   return meter
 end
 
 local function make_meter(limit)
   local meter = {id = limit.id, key = prefix .. ':limit:' .. limit.id, kind = limit.kind, mark = mark, count = 0,
                  units = limit.amount, rest = 0, at = 0, ends = 0, exceeded = 0, amount = limit.amount,
-                 amount_at = now - limit.age, is_changed = true}
+                 amount_at = now - limit.age, later_at = 0, later_ends = 0, later_used = STILL, is_changed = true}
   if limit.kind == 'bucket' then
     meter.at = now
   elseif limit.kind == 'calendar' then
@@ -131,6 +142,32 @@ local function merge(meter, known, period)
   meter.base, meter.base_at, meter.is_changed = base, at, true
 end
 
+-- The clock is in another of the calendar's periods; see `meter.py`.
+local function turn(meter, at, ends)
+  if now < meter.ends then
+    if meter.later_ends == 0 then
+      meter.later_at, meter.later_ends, meter.later_used = meter.at, meter.ends, STILL
+    end
+  elseif meter.later_at <= now and now < meter.later_ends then
+    at, ends = meter.later_at, meter.later_ends
+    if meter.later_used ~= STILL then
+      meter.units, meter.exceeded = meter.amount - meter.later_used, 0
+    end
+    forget_later(meter)
+  elseif at < meter.ends and ends - now < now - at then
+    meter.ends = ends
+    return
+  else
+    if now >= meter.later_ends then
+      forget_later(meter)
+    elseif meter.later_used == STILL then
+      meter.later_used = meter.amount - meter.units
+    end
+    meter.units, meter.exceeded = meter.amount, 0
+  end
+  meter.at, meter.ends = at, ends
+end
+
 local function advance(meter, limit)
   if meter.kind == 'bucket' then
     if meter.at > now + SLACK_US then
@@ -145,10 +182,7 @@ local function advance(meter, limit)
       end
     end
   elseif meter.kind == 'calendar' and (now >= meter.ends or now < meter.at - SLACK_US) then
-    if now >= meter.ends then
-      meter.units, meter.exceeded = meter.amount, 0
-    end
-    meter.at, meter.ends = find_period(limit)
+    turn(meter, find_period(limit))
     meter.is_changed = true
   end
 end
@@ -166,10 +200,20 @@ local function change(meter, limit)
   end
 end
 
+-- Whether a state says no more than that nothing is known: two periods ago the bucket was full again.
+local function is_past(limit, known)
+  local passed = now - known.at - 2 * limit.period
+  return limit.kind == 'bucket' and passed > 0 and
+         fill(known.amount, limit.period, known.units, known.rest, passed) == known.amount
+end
+
 -- The meter of a limit as it is now.
 local function load(limit)
   local meter = read_meter(limit.id)
   local known = limit.kind ~= 'places' and limit.known
+  if known and is_past(limit, known) then
+    known = nil
+  end
   if not meter then
     meter = make_meter(limit)
     if known then
@@ -180,11 +224,30 @@ local function load(limit)
   elseif known and known.count > meter.count then
     restore(meter, known)
   end
+  meter.period = limit.period
   advance(meter, limit)
   if meter.amount ~= limit.amount and now - limit.age >= meter.amount_at then
     change(meter, limit)
   end
   return meter
+end
+
+-- For how long a state matters that nobody changes: once it would be that of a new limit it may be forgotten,
+-- and is, some periods later.  Places matter as long as somebody holds some.
+local function compute_kept(meter)
+  local kept = DAY_US
+  if meter.kind == 'calendar' then
+    kept = math.max(meter.ends, meter.later_ends) - now + meter.period
+  elseif meter.kind == 'bucket' and meter.amount > 0 then
+    kept = (2 + math.max(0, meter.amount - meter.units) / meter.amount) * meter.period
+  elseif meter.kind == 'bucket' then
+    kept = KEPT_MAX_US
+  end
+  return math.min(KEPT_MAX_US, kept)
+end
+
+local function keep(key, us)
+  redis.call('PEXPIRE', key, write(math.ceil(us / 1000)))
 end
 
 local function save(meter)
@@ -195,6 +258,14 @@ local function save(meter)
     values[2 * at] = at <= 2 and meter[name] or write(meter[name])
   end
   redis.call('HSET', meter.key, unpack(values))
+  local lent = prefix .. ':lent:' .. meter.id
+  if meter.kind == 'places' and redis.call('HLEN', lent) > 0 then
+    redis.call('PERSIST', meter.key)
+  else
+    local kept = compute_kept(meter)
+    keep(meter.key, kept)
+    keep(lent, kept)
+  end
 end
 
 local function take(meter, units)
@@ -231,5 +302,5 @@ end
 -- What a control plane is to remember.
 local function describe(meter)
   return {meter.id, meter.mark, meter.count, meter.units, meter.rest, meter.at, meter.ends, meter.exceeded,
-          meter.amount}
+          meter.amount, meter.later_at, meter.later_ends, meter.later_used}
 end

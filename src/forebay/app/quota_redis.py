@@ -271,11 +271,10 @@ class RedisAuthority:
                 self._lines.close_lines([worker])
 
     def give_back(
-        self, worker: str, returned: Sequence[Held], recalled: str, then: Callable[[], None]
+        self, worker: str, returned: Sequence[Held], recalled: str, number: int, then: Callable[[], None]
     ) -> None:
-        self._call(
-            lambda: self._book.give_back(worker, returned, self._now(), recalled), partial(_absorb_done, then)
-        )
+        make = partial(self._book.give_back, worker, returned, recalled=recalled, number=number)
+        self._call(lambda: make(now=self._now()), partial(_absorb_done, then))
 
     def recall_elsewhere(self, limit_id: str, workers: Sequence[str]) -> bool:
         self._call(lambda: self._book.recall(limit_id, workers), _ignore)

@@ -131,10 +131,12 @@ class Book:
         needs, likes = [want.need for want in wants], [want.like for want in wants]
         return self._call("ask", worker, final, limits, needs, likes)
 
-    def give_back(self, worker: str, returned: Sequence[Held], now: Now, recalled: str = "") -> bytes:
+    def give_back(
+        self, worker: str, returned: Sequence[Held], now: Now, recalled: str = "", number: int = 0
+    ) -> bytes:
         limits = self._describe([held.limit_id for held in returned], now)
         epochs, units = [held.epoch // US for held in returned], [held.units for held in returned]
-        return self._call("give", worker, limits, epochs, units, recalled)
+        return self._call("give", worker, limits, epochs, units, recalled, number)
 
     def join(self, worker: str, held: Sequence[Held], now: Now, *, is_first: bool = True) -> bytes:
         held = [each for each in held if each.limit_id in self._limits]

@@ -24,8 +24,8 @@ from forebay.gateway.needs import Needs
 from forebay.gateway.plan import Plan, count_need, follow_exceeded
 from forebay.gateway.policy.lending import Want
 from forebay.gateway.policy.meter import Now
-from forebay.gateway.quota_client import HELD_MAX, QuotaClient
-from forebay.gateway.quota_wire import Held, Lent, Refused
+from forebay.gateway.quota_client import QuotaClient
+from forebay.gateway.quota_wire import Held, Lent, Refused, cut
 from forebay.gateway.turns import Turns
 from forebay.gateway.waiting import Reserved, Waits
 
@@ -59,7 +59,7 @@ class Quota:
         self._when_away = WhenAway.SHARE
         self._workers = 1
         self._asked: dict[int, tuple[dict[Lease, int], asyncio.Future[None]]] = {}  # without an answer yet
-        self._untold: dict[int, list[tuple[Lease, int]]] = {}  # debts that are not written down yet
+        self._untold: dict[int, tuple[Held, ...]] = {}  # debts that are not written down yet
         self._started_s = loop.time()
         self._was_connected = False
         self._client = QuotaClient(loop, path, worker, self)
@@ -336,16 +336,13 @@ class Quota:
         self._was_connected = True
         for lease in self._leases.values():
             lease.stand_in = None
+        for number, debts in self._untold.items():
+            self._client.tell_again(debts, number)
         self._return([lease for lease in self._leases.values() if lease.owed or lease.left < 0])
         self.waits.look_all_again()
 
     def lose_line(self) -> None:
         now = self._now()
-        for debts in self._untold.values():
-            for lease, units in debts:
-                lease.owed += units  # nobody has said that it was written down
-                self._live.add(lease)
-        self._untold.clear()
         for lease in self._leases.values():
             lease.stand_alone(self._workers, now)
         self.waits.look_all_again()
@@ -366,19 +363,15 @@ class Quota:
         if not self._client.is_connected:
             return
         returned: list[Held] = []
-        debts: list[tuple[Lease, int]] = []
         for lease in leases:
             units = lease.return_all()
             if units or recalled:
                 returned.append(Held(lease.limit.id, lease.epoch, units))
-            if units < 0:
-                debts.append((lease, -units))
-        for at in range(0, len(returned), HELD_MAX):
-            part = tuple(returned[at : at + HELD_MAX])
+        for part in cut(returned, lambda held: held.limit_id):
+            debts = tuple(held for held in part if held.units < 0)
             number = self._client.send_back(part, recalled, confirm=bool(debts))
             if debts:
                 self._untold[number] = debts
-                debts = []
 
     def sweep(self) -> None:
         """To be called every tenth of a second: keeps the line, returns what lies idle, tells of debts."""

@@ -4,7 +4,8 @@ Units that are lent are used up for everybody else, so all workers together neve
 How much is lent beyond what is needed shrinks with what is left: a small limit is lent unit by unit.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from copy import copy
 
 import msgspec
 
@@ -114,11 +115,17 @@ class Lender:
         """A worker is there, and holds units that were lent to it before this authority knew it."""
         self.workers.add(worker)
         for limit_id, units in held:
-            meter = self.meters.get(limit_id)
+            meter, lent = self._find(limit_id)
             if meter is not None:
-                self._lent[limit_id][worker] = units
+                lent[worker] = units
                 if meter.limit.measure is Measure.CONCURRENT:
                     meter.take(units)
+
+    def _find(self, limit_id: str) -> tuple[Meter | None, dict[str, int]]:
+        """A limit's meter and who holds what of it, also of places of a limit gone."""
+        if limit_id in self.meters:
+            return self.meters[limit_id], self._lent[limit_id]
+        return self._retired.get(limit_id, (None, {}))
 
     def leave(self, worker: str) -> None:
         """A worker is gone.
@@ -177,12 +184,10 @@ class Lender:
 
     def give_back(self, worker: str, limit_id: str, epoch: int, units: int, now: Now) -> None:
         """Takes back what a worker does not need; negative what it spent beyond its loans."""
-        retired = self._retired.get(limit_id)
-        meter = self.meters.get(limit_id) if retired is None else retired[0]
+        meter, lent = self._find(limit_id)
         if meter is None:
             return
         meter.advance(now)
-        lent = self._lent[limit_id] if retired is None else retired[1]
         if meter.limit.measure is Measure.CONCURRENT:
             units = min(units, lent.get(worker, 0))
             lent[worker] = lent.get(worker, 0) - units
@@ -192,8 +197,20 @@ class Lender:
             meter.take(-units)  # it was used, whenever that was
         else:
             meter.give(units, epoch)
-        if retired is not None:
+        if limit_id in self._retired:
             self._forget_retired()
+
+    def remember(self, limit_ids: Iterable[str]) -> Callable[[], None]:
+        """How these limits stand; what is returned puts them back, where a change can't be written down."""
+        known = [limit_id for limit_id in limit_ids if limit_id in self.meters]
+        meters = {limit_id: copy(self.meters[limit_id]) for limit_id in known}
+        lent = {limit_id: dict(self._lent[limit_id]) for limit_id in known}
+
+        def restore() -> None:
+            self.meters.update(meters)
+            self._lent.update(lent)
+
+        return restore
 
     def list_standings(self, now: Now, limit_ids: Iterable[str] | None = None) -> list[Standing]:
         """All limits, or those of some ids, in the order of their ids."""
