@@ -10,6 +10,7 @@ CONTRACT = {
     "test_migration_costs",
     "test_migration_labels",
     "test_signal_repo",
+    "test_writers_at_once",
 }
 
 
