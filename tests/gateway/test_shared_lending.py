@@ -18,13 +18,14 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from shared_lending import LIMITS, NAMES, S, Shared, make_amount
+from shared_lending import LIMITS, S, Shared, make_amount
 
 from forebay.app.quota_script import (
     Lent,
     Short,
     Shown,
 )
+from forebay.core.limits import Limit
 from forebay.gateway.policy.lending import Lender, Shortage, Want
 from forebay.gateway.quota_wire import Held
 from redis_server import RedisServer
@@ -34,21 +35,24 @@ class Twins(RuleBasedStateMachine):
     """A lender here, and the script there."""
 
     client: "redis.Redis"
+    begun_with: tuple[Limit, ...] = LIMITS
 
     @initialize()
     def start(self) -> None:
-        self.limits = {limit.id: limit for limit in LIMITS}
+        self.limits = {limit.id: limit for limit in self.begun_with}
+        self.names = sorted(self.limits)
         self.count = 0
         self.workers: list[str] = []
         self.held: dict[tuple[str, str], tuple[int, int]] = {}  # epoch and units, by worker and limit
         self.there = Shared(self.client)
-        self.there.begin()
+        self.there.begin(limits=self.begun_with)
         self.there.join("first")
         self.there.leave("first")
-        self.there.call(self.there.book.touch(NAMES, self.there.now))  # a limit is edited once it is known
+        # A limit is edited once it is known.
+        self.there.call(self.there.book.touch(self.names, self.there.now))
         self.there.set_clock(self.there.now.wall_ns + S)
         self.here = Lender()
-        self.here.set_limits(LIMITS, self.there.now)
+        self.here.set_limits(self.begun_with, self.there.now)
 
     @rule()
     def a_worker_comes(self) -> None:
@@ -77,13 +81,10 @@ class Twins(RuleBasedStateMachine):
         self.there.join(worker, *held)
 
     @precondition(lambda self: self.workers)
-    @rule(
-        data=st.data(),
-        names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True),
-        final=st.booleans(),
-    )
-    def a_worker_asks(self, data: st.DataObject, names: list[str], final: bool) -> None:
+    @rule(data=st.data(), final=st.booleans())
+    def a_worker_asks(self, data: st.DataObject, final: bool) -> None:
         worker = data.draw(st.sampled_from(self.workers))
+        names = data.draw(st.lists(st.sampled_from(self.names), min_size=1, max_size=4, unique=True))
         wants = []
         for name in names:
             amount = max(1, self.limits[name].amount)
@@ -121,8 +122,9 @@ class Twins(RuleBasedStateMachine):
         self.here.give_back(worker, name, epoch, back, self.there.now)
         self.there.give(worker, name, epoch, back)
 
-    @rule(name=st.sampled_from(NAMES), amount=st.integers(0, 2000) | st.integers(0, 10**15))
-    def an_amount_is_edited(self, name: str, amount: int) -> None:
+    @rule(data=st.data(), amount=st.integers(0, 2000) | st.integers(0, 10**15))
+    def an_amount_is_edited(self, data: st.DataObject, amount: int) -> None:
+        name = data.draw(st.sampled_from(self.names))
         self.limits[name] = make_amount(self.limits[name], amount)
         self.here.set_limits(self.limits.values(), self.there.now)
         self.there.set_limits(tuple(self.limits.values()))
@@ -136,7 +138,7 @@ class Twins(RuleBasedStateMachine):
         if not hasattr(self, "here"):
             return
         mine = self.here.list_standings(self.there.now)
-        shown = self.there.call(self.there.book.show(sorted(NAMES), self.there.now))
+        shown = self.there.call(self.there.book.show(self.names, self.there.now))
         assert isinstance(shown, Shown)
         for one, other in zip(mine, shown.standings, strict=True):
             assert (one.limit, one.left, one.lent) == (other.limit, other.left, other.lent)

@@ -11,6 +11,7 @@ local FIELDS = {'kind', 'mark', 'count', 'units', 'rest', 'at', 'ends', 'exceede
                 'base', 'base_at', 'later_at', 'later_ends', 'later_used'}
 local STILL = -1               -- as in `meter.py`
 local DAY_US = 86400000000
+local KEPT_MIN_US = 600000000  -- keys that come and go with each second would be no gain
 local KEPT_MAX_US = 400 * DAY_US  -- a limit that nobody has used for so long is forgotten, whatever it owes
 
 local prefix = KEYS[1]
@@ -226,7 +227,8 @@ local function load(limit)
   end
   meter.period = limit.period
   advance(meter, limit)
-  if meter.amount ~= limit.amount and now - limit.age >= meter.amount_at then
+  local is_later = now - limit.age >= meter.amount_at or meter.amount_at > now  -- the clock may have gone back
+  if meter.amount ~= limit.amount and is_later then
     change(meter, limit)
   end
   return meter
@@ -243,7 +245,7 @@ local function compute_kept(meter)
   elseif meter.kind == 'bucket' then
     kept = KEPT_MAX_US
   end
-  return math.min(KEPT_MAX_US, kept)
+  return math.max(KEPT_MIN_US, math.min(KEPT_MAX_US, kept))
 end
 
 local function keep(key, us)
