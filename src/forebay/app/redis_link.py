@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import re
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -49,7 +50,7 @@ class RedisLink:
     """See the module.
 
     Args:
-        find_url: the address, `redis://`, `rediss://` or `unix://`.  Raises LookupError, ValueError.
+        find_url: the address, `redis://`, `rediss://` or `unix://`.  Raises LookupError.
         script: its text.
         key: the first key of all calls.
         channel: of the news.
@@ -160,7 +161,7 @@ async def _listen(news: Any, hear: Callable[[bytes], None]) -> None:
 
 
 def connect(url: str, place: tuple[str, int] | None = None) -> "redis.asyncio.Redis":
-    """A client that tries nothing twice.  Raises ValueError for what is no address.
+    """A client that tries nothing twice.  Raises LookupError for what is no address.
 
     Args:
         place: host and port in place of the address's own.
@@ -168,9 +169,16 @@ def connect(url: str, place: tuple[str, int] | None = None) -> "redis.asyncio.Re
     options: dict[str, Any] = {"socket_timeout": CALL_MAX_S, "socket_connect_timeout": CONNECT_MAX_S}
     if not url.startswith("unix:"):
         options["socket_keepalive"] = True
-    client = redis.asyncio.Redis.from_url(
-        url, retry=Retry(NoBackoff(), 0), protocol=2, decode_responses=False, **options
-    )
+    try:
+        client = redis.asyncio.Redis.from_url(
+            url, retry=Retry(NoBackoff(), 0), protocol=2, decode_responses=False, **options
+        )
+        client.connection_pool.make_connection()  # it fails for an option that there is not
+    except (ValueError, TypeError):  # its words may hold a part of a password
+        raise LookupError(
+            "the address in limits.authority, or an option in it, can't be used; expected one like "
+            "redis://user:password@host:6379/0, with / ? # and @ in a password written %2F %3F %23 and %40"
+        ) from None
     if place is not None:
         client.connection_pool.connection_kwargs.update(host=place[0], port=place[1])
     return client
@@ -213,6 +221,8 @@ def explain(error: BaseException) -> str:
             return f"it does not answer within {CALL_MAX_S} s"
         case ConnectionError() | OSError():
             return f"no connection: {_find_cause(error)}"
+        case UnicodeError():
+            return "no connection: its host is no name"
         case LookupError() if not isinstance(error, KeyError | IndexError):
             return str(error)
     return f"{type(error).__name__}: {error}"
@@ -222,6 +232,10 @@ def _find_cause(error: BaseException) -> str:
     """In the system's words, where it has any."""
     cause: BaseException | None = error
     while cause is not None:
+        if isinstance(cause, UnicodeError):
+            return "its host is no name"
+        if isinstance(cause, socket.gaierror):
+            return f"its host is not known ({cause.strerror})"
         if isinstance(cause, ssl.SSLError):
             return f"its certificate or TLS is not accepted ({cause.reason or cause})"
         if isinstance(cause, OSError) and (cause.errno or 0) > 0:
