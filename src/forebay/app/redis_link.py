@@ -173,7 +173,8 @@ def connect(url: str, place: tuple[str, int] | None = None) -> "redis.asyncio.Re
         client = redis.asyncio.Redis.from_url(
             url, retry=Retry(NoBackoff(), 0), protocol=2, decode_responses=False, **options
         )
-        client.connection_pool.make_connection()  # it fails for an option that there is not
+        pool: Any = client.connection_pool
+        pool.make_connection()  # it fails for an option that there is not
     except (ValueError, TypeError):  # its words may hold a part of a password
         raise LookupError(
             "the address in limits.authority, or an option in it, can't be used; expected one like "
