@@ -19,6 +19,7 @@ import msgspec
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.database import open_database
+from forebay.app.price_books import PriceBooks
 from forebay.cli.tables import Cell, Column, Table, print_table, terminal_columns
 from forebay.cli.terminal import BadOption, Outcome, is_plain, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
@@ -195,7 +196,8 @@ def _load_hours(database: Database, query: UsageQuery, now_ns: int) -> Hours | N
 def take_in(database: Database, config: Config, clock: SystemClock) -> None:
     """Ingests what the workers have written until now; says what can't be read."""
     limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
-    book, rollups = config.prices.price_book, config.ledger.rollups
+    book = PriceBooks(config.ledger_path).in_force(config.prices.price_book)
+    rollups = config.ledger.rollups
     ingester = Ingester(
         database,
         config.ledger_path,

@@ -101,6 +101,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     quota_workers: int = 1  #: between whom the limits are shared when nobody lends
     quota_allow_unpriced: bool = False  #: requests without a price pass limits of cost
     prices: tuple[Price, ...] = ()  #: the book, where a limit counts cost
+    price_book: str = ""  #: digest of the book in force, for the records
     version: int = 1
 
     def compute_hash(self) -> str:

@@ -111,9 +111,9 @@ class Quota:
                 self._return([lease])  # what was lent of the larger amount, or beyond it
             self.waits.look_again(lease)
 
-    def set_prices(self, book: PriceBook, *, allow_unpriced: bool = False) -> None:
+    def set_prices(self, book: PriceBook, name: str = "", *, allow_unpriced: bool = False) -> None:
         """By which limits of money count; what has no price is refused where one applies, unless allowed."""
-        self._needs.costing.set_prices(book, allow_unpriced=allow_unpriced)
+        self._needs.costing.set_prices(book, name, allow_unpriced=allow_unpriced)
 
     def find_plan(self, key: KeyEntry, model: str) -> Plan:
         """The limits that a key meets with a model."""
