@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-CONTRACT = {"test_bill", "test_ingest", "test_pricing", "test_retention", "test_rollup", "test_usage"}
+CONTRACT = {
+    *("test_bill", "test_ingest", "test_ingest_folders", "test_ingest_refusals", "test_pricing"),
+    *("test_portions", "test_retention", "test_rollup", "test_usage"),
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

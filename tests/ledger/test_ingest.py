@@ -12,6 +12,7 @@ from ledger_examples import World, event_strategy, fold, load_states, make_event
 from sqlalchemy import text
 
 from forebay.core.events import Finished, Tokens, encode_event
+from forebay.ledger.folder import load_folder_id
 from forebay.ledger.repo import load_events, load_segments
 from forebay.ledger.segment import HEADER, list_segments
 from forebay.ledger.tables import SegmentState
@@ -235,7 +236,7 @@ def test_a_file_without_a_header_is_removed_only_when_it_is_old(world: World) ->
     assert ingester.ingest_once().problems == []
     assert not unborn.exists()
     with world.database.read() as connection:
-        assert load_segments(connection) == {}
+        assert load_segments(connection, load_folder_id(world.folder)) == {}
 
 
 def test_a_file_without_a_record_is_sealed_like_any_other(world: World) -> None:

@@ -11,7 +11,7 @@ from ledger_examples import BOOK, HOUR_NS, START_NS, TAGS, World, event_strategy
 from sqlalchemy import text
 
 from forebay.core.events import Finished
-from forebay.ledger.repo import rebuild_usage
+from forebay.ledger.rebuild import rebuild_usage
 from forebay.ledger.rollup import NO_ROLLUPS, Rollups, compute_totals
 from forebay.ledger.usage import UsageBy, UsageQuery, UsageQueryInvalid, UsageRow, load_usage
 

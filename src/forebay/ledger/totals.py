@@ -5,7 +5,7 @@ holds the lock of `lock_ledger`.  The names that come first find room in a perio
 records were stored that decides, whoever adds them up.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
@@ -45,7 +45,14 @@ from forebay.ledger.rollup import (
     fold_usage,
     mark_others,
 )
-from forebay.ledger.sums import find_tag, hour_of_event, sum_events, sum_totals
+from forebay.ledger.sums import (
+    can_be_named,
+    find_tag,
+    hour_of_event,
+    is_pair_long,
+    sum_events,
+    sum_totals,
+)
 from forebay.ledger.tables import PLACES, events, tags_daily, usage_daily, usage_hourly
 
 
@@ -139,7 +146,8 @@ def rebuild_hours(connection: Connection, first: int | None, last: int | None, p
 
     All records of these days must be there.
     """
-    old, source = delete(usage_hourly), select(*_list_places(literal(0)), *sum_events())
+    dialect = connection.dialect.name
+    old, source = delete(usage_hourly), select(*_list_places(is_pair_long(dialect)), *sum_events())
     if first is not None:
         old = old.where(usage_hourly.c.hour >= first)
         source = source.where(events.c.at_ns >= first * HOUR_NS)
@@ -195,7 +203,8 @@ def _list_crowded(connection: Connection, first: int | None, last: int | None, p
 def _rebuild_crowded(connection: Connection, hour: int, pairs_max: int) -> None:
     pair = (events.c.experiment, events.c.variant)
     here = (events.c.at_ns >= hour * HOUR_NS, events.c.at_ns < (hour + 1) * HOUR_NS)
-    earliest = select(*pair).where(*here, (pair[0] != "") | (pair[1] != "")).group_by(*pair)
+    named = (is_pair_long(connection.dialect.name) == 0, (pair[0] != "") | (pair[1] != ""))
+    earliest = select(*pair).where(*here, *named).group_by(*pair)
     rows = connection.execute(earliest.order_by(func.min(events.c.id)).limit(pairs_max))
     kept = [(row.experiment, row.variant) for row in rows]
     is_other = case((tuple_(*pair).in_([NO_PAIR, *kept]), 0), else_=1)
@@ -221,28 +230,33 @@ def _rebuild_days(connection: Connection, first: int | None, last: int | None) -
     connection.execute(insert(usage_daily).from_select(["day", *names, *TOTALS], source))
 
 
-def rebuild_tags(connection: Connection, days: Iterable[int], rollups: Rollups) -> None:
-    """The same for all tags of some days; those that are not rolled up any more are forgotten there."""
-    for day in sorted(days):
-        for tag in sorted({*_list_stored_tags(connection), *rollups.tags}):
-            if tag in rollups.tags:
-                rebuild_tag_day(connection, tag, day, rollups.values_max)
-            else:
-                delete_tag_day(connection, tag, day)
+def list_tags(connection: Connection, rollups: Rollups) -> list[str]:
+    """All that have totals or are to have them."""
+    return sorted({*_list_stored_tags(connection), *rollups.tags})
+
+
+def rebuild_tag(connection: Connection, tag: str, day: int, rollups: Rollups) -> None:
+    """The same for a tag of a day; one that is not rolled up any more is forgotten there."""
+    if tag in rollups.tags:
+        rebuild_tag_day(connection, tag, day, rollups.values_max)
+    else:
+        delete_tag_day(connection, tag, day)
 
 
 def rebuild_tag_day(connection: Connection, tag: str, day: int, values_max: int) -> None:
     """Add a day up anew for a tag, from its records, all of which must be there; its hours must be right."""
     here = (events.c.at_ns >= day * DAY_NS, events.c.at_ns < (day + 1) * DAY_NS)
-    value = find_tag(tag, connection.dialect.name)
+    dialect = connection.dialect.name
+    value = find_tag(tag, dialect)
     values = select(value.label("of_value"), func.min(events.c.id).label("first")).where(*here)
     found = values.group_by("of_value").subquery()
-    first = select(found.c.of_value).where(found.c.of_value != "").order_by(found.c.first)
+    named = (found.c.of_value != "", can_be_named(found.c.of_value, dialect))
+    first = select(found.c.of_value).where(*named).order_by(found.c.first)
     kept = list(connection.execute(first.limit(values_max + 1)).scalars())
-    is_rest: ColumnElement[int] = literal(0)
+    is_rest: ColumnElement[int] = case((can_be_named(value, dialect), 0), else_=1)
     if len(kept) > values_max:
         is_rest = case((value.in_(["", *kept[:values_max]]), 0), else_=1)
-        value = case((is_rest == 0, value), else_="")
+    value = case((is_rest == 0, value), else_="")
     known = usage_daily.c
     others = select(known.day).where(known.day == day, known.is_other == 1).limit(1)
     is_other = _find_other() if connection.execute(others).first() else literal(0)
