@@ -180,3 +180,20 @@ def test_two_downgrades_that_point_at_each_other_refuse() -> None:
             assert last.retry_after_s > 0
 
     run(test)
+
+
+def test_a_worker_that_has_spent_all_says_so() -> None:
+    async def test() -> None:
+        async with world(TOKENS) as made:
+            quota = await made.add_worker(workers=1)
+            assert [await ask(quota, 100) for _ in range(20)] == ["big"] * 20
+            while made.server.list_standings()[0].lent:
+                quota.sweep()
+                await asyncio.sleep(0.02)
+            (standing,) = made.server.list_standings()
+            assert (standing.used, standing.left) == (2000, 8000)
+            while quota._live:
+                quota.sweep()
+                await asyncio.sleep(0.02)
+
+    run(test)

@@ -30,6 +30,7 @@ class Lease:
         is_cost: whether it counts money.
         is_exceeded: the authority had no room, and the limit says what follows, which is not a refusal.
         is_even: whether all its tokens count whole.
+        is_lent: the authority does not know yet what was spent of its loans.
         left: units that may be spent; negative when a request took more than was reserved for it.
         epoch: of the loans; units of an earlier one are void.
         ends_at: when the period of the loans ends, and what is left with it.
@@ -50,7 +51,7 @@ class Lease:
     __slots__ = (
         "__weakref__", "_head", "_kind", "_tail", "asking", "counts", "counts_requests", "drawn", "ends_at",
         "epoch", "full_at", "guess_max", "in_use", "is_concurrent", "is_cost", "is_even", "is_exceeded",
-        "known_left", "left", "limit", "owed", "refused_need", "refused_until", "refused_wait_s", "spent",
+        "is_lent", "known_left", "left", "limit", "owed", "refused_need", "refused_until", "refused_wait_s", "spent",
         "stand_in", "used_at",
     )  # fmt: skip
 
@@ -71,7 +72,7 @@ class Lease:
         self.stand_in: Meter | None = None
         self.owed = 0
         self.drawn = 0
-        self.is_exceeded = False
+        self.is_exceeded = self.is_lent = False
         self.tell_reset(NEVER)
 
     def set_limit(self, limit: Limit) -> None:
@@ -159,6 +160,7 @@ class Lease:
                 self.left = 0  # another period: what was left of the one before is void
             self.epoch = loan.epoch
         self.left += loan.units
+        self.is_lent = not self.is_concurrent
         self.known_left = loan.left
         self.is_exceeded = loan.is_exceeded
         self.drawn = 0
@@ -181,6 +183,7 @@ class Lease:
         """What goes back to the authority; negative what is owed to it."""
         units = self.left - self.owed
         self.left = self.owed = 0
+        self.is_lent = False
         return units
 
     def stand_alone(self, workers: int, now: Now) -> None:

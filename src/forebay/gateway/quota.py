@@ -364,8 +364,8 @@ class Quota:
             return
         returned: list[Held] = []
         for lease in leases:
-            units = lease.return_all()
-            if units or recalled:
+            was_lent, units = lease.is_lent, lease.return_all()
+            if units or recalled or was_lent:
                 returned.append(Held(lease.limit.id, lease.epoch, units))
         for part in cut(returned, lambda held: held.limit_id):
             debts = tuple(held for held in part if held.units < 0)
@@ -383,11 +383,13 @@ class Quota:
             if lease.spent:
                 lease.spent //= 2
                 lease.tell_reset(now_s)
-            idle = lease.left > 0 and now_s > lease.used_at + IDLE_S
+            is_idle = now_s > lease.used_at + IDLE_S
             is_beyond = lease.is_exceeded and lease.left  # nobody is to live on what was lent so
-            if (idle or is_beyond or lease.left < 0 or lease.owed) and lease.asking is None:
-                due.append(lease)
-            elif not (lease.left or lease.owed or lease.spent or lease.in_use):
+            if lease.asking is not None:
+                continue
+            if is_beyond or lease.left < 0 or lease.owed or (is_idle and (lease.left or lease.is_lent)):
+                due.append(lease)  # also of one that has spent all: what it was lent is used for certain
+            elif not (lease.left or lease.is_lent or lease.spent or lease.in_use):
                 self._live.discard(lease)
         self._return(due)
 
