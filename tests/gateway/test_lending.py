@@ -230,3 +230,19 @@ def test_places_of_a_dead_worker_are_free_and_its_tokens_are_spent() -> None:
 def test_a_limit_that_is_gone_holds_nobody_up() -> None:
     lender = make(10, 1)
     assert lender.ask("w0", [Want("gone", 5, 9)], Now(0, 0)) == ()
+
+
+def test_places_of_a_limit_that_is_gone_are_held_by_whoever_says_so() -> None:
+    """A line that breaks meanwhile frees none of them for the day on which the limit comes again."""
+    lender = Lender()
+    lender.set_limits([PLACES], Now(0, 0))
+    for worker in ("one", "other"):
+        lender.join(worker, [])
+        assert not isinstance(lender.ask(worker, [Want("places", 2, 2)], Now(0, 0)), Shortage)
+    lender.set_limits([], Now(0, 0))
+    lender.leave("one")
+    lender.join("one", [("places", 2)])
+    lender.set_limits([PLACES], Now(0, 0))
+    assert lender.meters["places"].left == 1
+    lender.give_back("one", "places", 0, 2, Now(0, 0))
+    assert lender.meters["places"].left == 3

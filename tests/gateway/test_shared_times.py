@@ -154,6 +154,9 @@ def test_keys_of_limits_stay_as_long_as_they_matter(client: "redis.Redis") -> No
     assert ttls["limit:places"] == ttls["lent:places"] == -0.001, "a place is held"
     shared.leave("w")
     assert 3600 < read_ttls(shared)["limit:places"] <= DAY_S
+    shared.join("w")
+    assert lend(shared, "w", "places", 1) == 1
+    assert read_ttls(shared)["limit:places"] < 0, "one is held again"
 
 
 def test_a_bucket_that_was_forgotten_once_it_was_full_is_a_full_one(client: "redis.Redis") -> None:
