@@ -119,6 +119,11 @@ def test_nothing_starts_with_a_reference_to_nothing(tmp_path: Path) -> None:
         ("redis://", "not an address"),
         ("unix:", "not an address"),
         ("h:6379", "not an address"),
+        ("redis://h:6379/abc", "not an address"),
+        ("unix:///a\0b", "not an address"),
+        ("redis://h:6379/0?socket_timeout=abc", "no query but"),
+        ("redis://h?ssl_ca_certs=/x", "no query but"),
+        ("rediss://h?ssl_ca_certs=/nope", "is not there"),
         ("env:a b", "as a reference"),
     ],
 )
