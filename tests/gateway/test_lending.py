@@ -246,3 +246,20 @@ def test_places_of_a_limit_that_is_gone_are_held_by_whoever_says_so() -> None:
     assert lender.meters["places"].left == 1
     lender.give_back("one", "places", 0, 2, Now(0, 0))
     assert lender.meters["places"].left == 3
+
+
+def test_what_was_lent_in_an_earlier_period_is_lent_no_more() -> None:
+    lender = Lender()
+    lender.set_limits([CALENDAR], Now(0, 0))
+    lender.join("w", [])
+    assert not isinstance(lender.ask("w", [Want("calendar", 400, 400)], Now(0, 0)), Shortage)
+    (before,) = lender.list_standings(Now(S, S))
+    assert (before.left, before.lent) == (100, 400)
+    undo = lender.remember(["calendar"])
+    later = Now(3600 * S, 3600 * S)
+    assert not isinstance(lender.ask("w", [Want("calendar", 1, 1)], later), Shortage)
+    (after,) = lender.list_standings(later)
+    assert (after.left, after.lent, after.used) == (499, 1, 0)
+    undo()
+    (again,) = lender.list_standings(later)
+    assert (again.left, again.lent, again.used) == (500, 0, 0)

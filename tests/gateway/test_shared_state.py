@@ -9,6 +9,7 @@ from forebay.app.quota_script import (
     Lent,
     OtherPeriods,
     Short,
+    Shown,
     Stranger,
     Ticked,
     make_prefix,
@@ -80,6 +81,7 @@ def test_a_server_that_has_lost_its_last_second_goes_on_from_what_is_known(clien
     old = client.hgetall(key)
     assert lend(one, "w1", "month", 20) == 20
     assert lend(other, "w2", "month", 10) == 10
+    client.delete(key)
     client.hset(key, mapping=old)
     assert lend(one, "w1", "month", 1) == 1
     assert lend(other, "w2", "month", 1) == 1
@@ -93,6 +95,18 @@ def test_of_what_nobody_knows_any_more_nothing_is_made_up(client: "redis.Redis")
     new = Shared(client, one.fleet, "c")
     new.begin("w3", limits=(MONTH,))
     assert new.left() == {"month": 100}
+
+
+def test_what_was_lent_in_an_earlier_period_is_lent_no_more(client: "redis.Redis") -> None:
+    one, other = pair(client, MONTH)
+    assert lend(one, "w1", "month", 60) == 60
+    one.set_clock(one.now.wall_ns + 40 * 86_400 * S)
+    other.now = one.now
+    assert lend(other, "w2", "month", 1) == 1
+    answer = one.call(one.book.show(["month"], one.now))
+    assert isinstance(answer, Shown)
+    (standing,) = answer.standings
+    assert (standing.left, standing.lent, standing.used) == (99, 1, 0)
 
 
 def test_nothing_is_lent_right_after_the_first_call_ever(client: "redis.Redis") -> None:

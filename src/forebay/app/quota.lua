@@ -1,11 +1,12 @@
 -- Lends units of limits to the workers of many machines: `policy/lending.py` over keys that all of them share.
--- `quota_meter.lua` stands before it.
+-- `quota_meter.lua` and `quota_known.lua` stand before it.
 --
 -- KEYS[1] is the prefix of all keys, with a hash tag, so that they lie in one slot of a cluster.  ARGV[1] is a
 -- call in MessagePack, as `quota_script.py` makes it.  Keys: PREFIX:meta (since when, how long it has been up),
--- PREFIX:seen (workers by when they were last seen), PREFIX:held:WORKER (limits of which it has loans),
--- PREFIX:limit:ID (what is left), PREFIX:lent:ID (by worker), PREFIX:told:WORKER (the number of the last debts
--- that it has told of).  All but the first two go by themselves once they matter no more.
+-- PREFIX:seen (workers by when they were last seen), PREFIX:planes (control planes alike), PREFIX:held:WORKER
+-- (limits of which it has loans), PREFIX:limit:ID (what is left, and who took how much), PREFIX:lent:ID (by
+-- worker), PREFIX:told:WORKER (the number of the last debts that it has told of).  All but the first three go by
+-- themselves once they matter no more.
 
 local SPARE_PARTS = 4          -- as in `lending.py`
 local SETTLE_US = 500000       -- after the first call ever, for workers to say what they hold
@@ -231,6 +232,8 @@ function operations.tick(workers)
   local last = tonumber(redis.call('HGET', prefix .. ':meta', 'tick') or now)
   local up = read_uptime() + math.max(0, math.min(TICK_MAX_US, now - last))
   redis.call('HSET', prefix .. ':meta', 'tick', write(now), 'up', write(up))
+  redis.call('ZADD', prefix .. ':planes', write(up), plane)
+  redis.call('ZREMRANGEBYSCORE', prefix .. ':planes', '-inf', '(' .. write(up - PLANE_US))
   local strangers = {}
   for _, worker in ipairs(workers) do
     if redis.call('ZSCORE', prefix .. ':seen', worker) then

@@ -17,10 +17,12 @@ from forebay.gateway.policy.lending import Loan, Shortage, Standing, Want
 from forebay.gateway.policy.meter import PERIOD_NS, Now, find_period
 from forebay.gateway.quota_wire import Held
 
-SCRIPT = "".join(files("forebay.app").joinpath(name).read_text() for name in ("quota_meter.lua", "quota.lua"))
+PARTS = "quota_meter.lua", "quota_known.lua", "quota.lua"
+SCRIPT = "".join(files("forebay.app").joinpath(name).read_text() for name in PARTS)
 SCRIPT_SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
-FORMAT = 1  #: of the keys; versions of Forebay that write others share nothing
+FORMAT = 2  #: of the keys; versions of Forebay that write others share nothing
 US = 1000  #: nanoseconds
+TOTAL_MAX = 4 * 10**15  #: units that one name takes or returns; the script counts to 2^53
 KNOWN_MAX = 100_000  #: limits whose last state is remembered, though they may not hold any more
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -99,7 +101,8 @@ class Book:
         self._learned_ns: dict[str, int] = {}  # when the amount was told, by the monotonic clock
         self._ahead_ns = 0  # of the server's clock before this machine's
         self._now = Now(0, 0)
-        self._marks = (f"{name}-{number}" for number in itertools.count())
+        self._names = (f"{name}-{number}" for number in itertools.count())
+        self._name = next(self._names)  # under which its totals stand in the server
 
     def set_limits(self, limits: Iterable[Limit], now: Now) -> list[str]:
         """From now on these hold; returns those whose amounts are others than before.
@@ -163,7 +166,7 @@ class Book:
         return self._call("show", self._describe(limit_ids, now))
 
     def _call(self, operation: str, *arguments: Any) -> bytes:
-        return _encode((operation, next(self._marks), *arguments))
+        return _encode((operation, self._name, *arguments))
 
     def _describe(self, limit_ids: Iterable[str], now: Now) -> list[Any]:
         self._now = now
@@ -217,8 +220,13 @@ class Book:
         raise ValueError(f"the script answers {reply!r:.200}")
 
     def _remember(self, states: Iterable[Sequence[Any]]) -> None:
-        for limit_id, mark, *numbers in states:
-            self._known[limit_id.decode()] = mark.decode(), *numbers
+        for limit_id, *numbers, totals in states:
+            named: list[Any] = [each.decode() if isinstance(each, bytes) else each for each in totals]
+            self._known[limit_id.decode()] = *numbers, named
+            if self._name in named:
+                at = named.index(self._name)
+                if max(named[at + 1 : at + 3]) > TOTAL_MAX:
+                    self._name = next(self._names)
 
     def _set_clock(self, now_us: int) -> None:
         self._ahead_ns = now_us * US - self._now.wall_ns

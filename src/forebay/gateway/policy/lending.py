@@ -91,6 +91,7 @@ class Lender:
     def __init__(self) -> None:
         self.meters: dict[str, Meter] = {}
         self._lent: dict[str, dict[str, int]] = {}  # by limit and worker; what was spent of it is not known
+        self._epochs: dict[str, int] = {}  # of what is lent
         self._retired: dict[str, tuple[Meter, dict[str, int]]] = {}  # places that are held of limits gone
         self.workers: set[str] = set()
 
@@ -110,6 +111,7 @@ class Lender:
             if meter.limit.measure is Measure.CONCURRENT and any(self._lent[limit_id].values()):
                 self._retired[limit_id] = meter, self._lent[limit_id]
         self._lent = {limit_id: self._lent.get(limit_id, {}) for limit_id in self.meters}
+        self._epochs = {key: epoch for key, epoch in self._epochs.items() if key in self.meters}
 
     def join(self, worker: str, held: Iterable[tuple[str, int]]) -> None:
         """A worker is there, and holds units that were lent to it before this authority knew it."""
@@ -117,9 +119,18 @@ class Lender:
         for limit_id, units in held:
             meter, lent = self._find(limit_id)
             if meter is not None:
+                self._epochs.setdefault(limit_id, meter.epoch)
                 lent[worker] = units
                 if meter.limit.measure is Measure.CONCURRENT:
                     meter.take(units)
+
+    def _advance(self, meter: Meter, now: Now) -> None:
+        """Lets time pass; what was lent in an earlier period is worth nothing now."""
+        meter.advance(now)
+        limit_id = meter.limit.id
+        if self._epochs.setdefault(limit_id, meter.epoch) != meter.epoch:
+            self._epochs[limit_id] = meter.epoch
+            self._lent[limit_id].clear()
 
     def _find(self, limit_id: str) -> tuple[Meter | None, dict[str, int]]:
         """A limit's meter and who holds what of it, also of places of a limit gone."""
@@ -160,7 +171,7 @@ class Lender:
         exceeded = set()
         for want in wants:
             meter = self.meters[want.limit_id]
-            meter.advance(now)
+            self._advance(meter, now)
             if want.need <= meter.left or (final and meter.may_overdraw(want.need, now)):
                 continue
             may_exceed = meter.limit.exceeded is not Exceeded.REFUSE and not meter.is_too_much(want.need)
@@ -187,7 +198,7 @@ class Lender:
         meter, lent = self._find(limit_id)
         if meter is None:
             return
-        meter.advance(now)
+        self._advance(meter, now)
         if meter.limit.measure is Measure.CONCURRENT:
             units = min(units, lent.get(worker, 0))
             lent[worker] = lent.get(worker, 0) - units
@@ -205,10 +216,12 @@ class Lender:
         known = [limit_id for limit_id in limit_ids if limit_id in self.meters]
         meters = {limit_id: copy(self.meters[limit_id]) for limit_id in known}
         lent = {limit_id: dict(self._lent[limit_id]) for limit_id in known}
+        epochs = {limit_id: self._epochs[limit_id] for limit_id in known if limit_id in self._epochs}
 
         def restore() -> None:
             self.meters.update(meters)
             self._lent.update(lent)
+            self._epochs.update(epochs)
 
         return restore
 
@@ -218,7 +231,7 @@ class Lender:
         found = []
         for limit_id in sorted(known if limit_ids is None else known & set(limit_ids)):
             meter = self.meters[limit_id]
-            meter.advance(now)
+            self._advance(meter, now)
             full = meter.compute_wait_ns(meter.limit.amount, now)
             if meter.ends_ns:
                 full = max(0, meter.ends_ns - now.wall_ns)
