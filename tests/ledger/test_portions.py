@@ -6,7 +6,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from ledger_examples import BOOK, HOUR_NS, START_NS, World, make_event
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ledger_examples import (
+    BOOK,
+    HOUR_NS,
+    START_NS,
+    TAGS,
+    World,
+    event_strategy,
+    fold,
+    fold_tags,
+    make_event,
+)
 from sqlalchemy import Connection, select
 
 from forebay.core.events import Finished, Tokens, UsageSource
@@ -14,9 +26,10 @@ from forebay.ledger.bill import load_bill, load_corrections
 from forebay.ledger.pricing import Repricing, reprice
 from forebay.ledger.rebuild import rebuild_usage
 from forebay.ledger.retention import KeepDays, Removal, Retention
-from forebay.ledger.rollup import DAY_NS, Rollups, merge_totals
+from forebay.ledger.rollup import DAY_NS, Rollups, fold_days, merge_totals
 from forebay.ledger.tables import events as table
 from forebay.ledger.usage import UsageBy, UsageQuery, load_usage
+from ledger_totals import load_daily_cells, load_tag_cells, load_usage_cells
 
 DAY0_NS = START_NS // DAY_NS * DAY_NS
 DAYS = 3
@@ -166,8 +179,33 @@ def test_each_moment_of_adding_up_anew_is_right(world: World) -> None:
             )
             == DAYS * EACH_DAY
         )
-    assert len(moments) == DAYS * (24 + 1) + DAYS * (1 + 1)
+    assert len(moments) == DAYS * (24 + 25) + DAYS * (1 + 1)
     total = load_bill(world.database, by=(), **TIME).total
     assert total.requests == DAYS * EACH_DAY
     rows = load_usage(world.database, UsageQuery(by=(), **TIME))
     assert rows[0].totals.duration_count == DAYS * EACH_DAY
+
+
+@settings(max_examples=15)
+@given(
+    events=st.lists(event_strategy, min_size=1, max_size=25),
+    room=st.integers(1, 3),
+    rows_max=st.integers(1, 30),
+)
+def test_totals_after_portions_are_a_fold_also_where_names_have_no_room(
+    tmp_path_factory: pytest.TempPathFactory, events: list[Finished], room: int, rows_max: int
+) -> None:
+    world = World(tmp_path_factory.mktemp("w"))
+    rollups = Rollups(tags=TAGS, values_max=room, pairs_max=room)
+    world.write(*events)
+    world.make_ingester(rollups=rollups).ingest_once()
+    reprice(world.database, BOOK, since_ns=None, until_ns=None, now_ns=7, rollups=rollups, rows_max=rows_max)
+    for part_records in (None, 1):
+        if part_records is not None:
+            rebuild_usage(world.database, rollups, part_records=part_records)
+        expected = fold(events, BOOK, rollups)
+        with world.database.read() as connection:
+            assert load_usage_cells(connection) == expected
+            assert load_daily_cells(connection) == fold_days(expected)
+            assert load_tag_cells(connection) == fold_tags(events, rollups, BOOK)
+    world.close()

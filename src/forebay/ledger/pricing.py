@@ -5,7 +5,7 @@ portion at a time: what changes is written in one transaction with the totals of
 says so.  Whoever is killed in between leaves some records at the old price and no wrong sum.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 
 from sqlalchemy import Connection, RowMapping, bindparam, insert, select, tuple_, update
@@ -15,9 +15,19 @@ from forebay.core.prices import NOTHING_SPENT, Cost, PriceBook
 from forebay.ledger.marks import Kept, check_kept, load_marks
 from forebay.ledger.rebuild import no_pause, rebuild_day_tags
 from forebay.ledger.repo import decode_units, keep_terms, lock_ledger
-from forebay.ledger.rollup import DAY_HOURS, DAY_NS, HOUR_NS, NO_ROLLUPS, Rollups, add_known
-from forebay.ledger.tables import TOKEN_CLASSES, events, repricings
-from forebay.ledger.totals import delete_tag_day, list_tags, rebuild_hours
+from forebay.ledger.rollup import (
+    DAY_HOURS,
+    DAY_NS,
+    HOUR_NS,
+    NO_PAIR,
+    NO_ROLLUPS,
+    Pair,
+    Rollups,
+    UsageCell,
+    add_known,
+)
+from forebay.ledger.tables import PLACES, TOKEN_CLASSES, events, repricings
+from forebay.ledger.totals import CostShift, delete_tag_day, list_tags, load_pairs, shift_costs
 from forebay.store.database import Database
 
 ROWS_MAX = 5_000  #: of a portion
@@ -112,7 +122,7 @@ def _price_portion(
     if rows:
         run.place = (rows[-1]["at_ns"], rows[-1]["id"])
     if changed:
-        _renew_totals(connection, {row["at_ns"] // HOUR_NS for row, _ in changed}, run, rollups)
+        _shift_totals(connection, changed, run, rollups)
     had_changed = run.report.changed > 0
     run.report = _add(run.report, rows, costs, len(changed))
     if run.report.changed:
@@ -121,15 +131,35 @@ def _price_portion(
             tell(connection, run.report, run.is_done)
 
 
-def _renew_totals(connection: Connection, hours: set[int], run: _Run, rollups: Rollups) -> None:
-    """Those of hours and days.  A tag's take reading whole days, and so they go: until they are made anew,
-    what is asked of that tag and day is answered from the records."""
-    rebuild_hours(connection, min(hours), max(hours), rollups.pairs_max)
-    days = {hour // DAY_HOURS for hour in hours}
+def _shift_totals(
+    connection: Connection, changed: list[tuple[RowMapping, Cost]], run: _Run, rollups: Rollups
+) -> None:
+    """Those of hours and days.  Those of a tag go: until they are made anew, what is asked of that tag and
+    day is answered from the records."""
+    hours = {row["at_ns"] // HOUR_NS for row, _ in changed if row["experiment"] or row["variant"]}
+    rooms = {hour: load_pairs(connection, hour) for hour in hours}
+    shifts: dict[UsageCell, CostShift] = {}
+    for row, cost in changed:
+        cell = _find_cell(row, rooms)
+        unpriced, nano_usd = shifts.get(cell, (0, 0))
+        unpriced += (cost.nano_usd is None) - (row["cost_nano_usd"] is None)
+        nano_usd += (cost.nano_usd or 0) - (row["cost_nano_usd"] or 0)
+        shifts[cell] = CostShift(unpriced, nano_usd)
+    shift_costs(connection, shifts)
+    days = {cell.hour // DAY_HOURS for cell in shifts}
     for tag in list_tags(connection, rollups):
         for day in days:
             delete_tag_day(connection, tag, day)
     run.days |= days
+
+
+def _find_cell(row: RowMapping, rooms: Mapping[int, set[Pair]]) -> UsageCell:
+    """In which a record is counted."""
+    hour, pair = row["at_ns"] // HOUR_NS, (row["experiment"], row["variant"])
+    cell = UsageCell._make((hour, *(row[name] for name in PLACES), 0))
+    if pair == NO_PAIR or pair in rooms[hour]:
+        return cell
+    return cell._replace(experiment="", variant="", is_other=1)
 
 
 def _add(report: Repricing, rows: list[RowMapping], costs: list[Cost], changed: int) -> Repricing:
@@ -160,7 +190,7 @@ def _read_portion(connection: Connection, run: _Run, rows_max: int) -> list[RowM
     """In the order of time, from behind the place that the run has come to."""
     known = events.c
     query = select(
-        *(known.id, known.at_ns, known.model, known.target, known.pool, known.tier),
+        *(known.id, known.at_ns, known.target, *(known[name] for name in PLACES)),
         *(known[f"tokens_{name}"] for name in TOKEN_CLASSES),
         *(known.usage_source, known.duration_ns, known.cost_nano_usd, known.price_id, known.units),
     )

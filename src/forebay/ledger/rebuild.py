@@ -13,7 +13,14 @@ from forebay.ledger.marks import Kept, load_marks
 from forebay.ledger.repo import lock_ledger
 from forebay.ledger.rollup import DAY_HOURS, DAY_NS, NO_ROLLUPS, Rollups
 from forebay.ledger.tables import events, usage_daily, usage_hourly
-from forebay.ledger.totals import list_tags, rebuild_hours, rebuild_tag
+from forebay.ledger.totals import (
+    delete_tag_day,
+    fill_tag,
+    find_values,
+    list_tags,
+    rebuild_hours,
+    rebuild_tag,
+)
 from forebay.store.database import Database
 
 #: A day with more records goes by the hour.
@@ -33,7 +40,7 @@ def rebuild_usage(
 ) -> int:
     """Add the ledger up anew into the totals; returns the number of events that were added up.
 
-    A part is at most a day, or an hour of one that has more than `part_records`; of a tag it is a day.
+    A part is at most a day, or an hour of one that has more than `part_records`.
     `pause` is called after each, to let others write.  Raises StoreBusy and StoreUnavailable; what was added
     up by then is right.
     """
@@ -45,7 +52,7 @@ def rebuild_usage(
                 if day >= _find_first_day(connection):
                     rebuild_hours(connection, first, last, rollups.pairs_max)
             pause()
-        rebuild_day_tags(database, day, rollups, pause)
+        rebuild_day_tags(database, day, rollups, pause, part_records)
         day = _find_day(database, day + 1)
     with database.read() as connection:
         first_hour = _find_first_day(connection) * DAY_HOURS
@@ -53,16 +60,57 @@ def rebuild_usage(
         return int(connection.execute(counted).scalar() or 0)
 
 
-def rebuild_day_tags(database: Database, day: int, rollups: Rollups, pause: Callable[[], None]) -> None:
-    """Add all tags of a day up anew, each in a transaction of its own; the day's hours must be right."""
+def rebuild_day_tags(
+    database: Database,
+    day: int,
+    rollups: Rollups,
+    pause: Callable[[], None],
+    part_records: int = PART_RECORDS,
+) -> None:
+    """Add all tags of a day up anew; the day's hours must be right.
+
+    Of a large day that takes several transactions.  Until the last of them the tag has not all requests, and
+    whoever asks is answered from the records.
+    """
     with database.read() as connection:
         tags = list_tags(connection, rollups)
+    parts = _list_parts(database, day, part_records)
     for tag in tags:
+        if len(parts) > 1 and tag in rollups.tags:
+            _rebuild_in_parts(database, tag, day, rollups, parts, pause)
+            continue
         with database.begin() as connection:
             lock_ledger(connection)
             if day >= _find_first_day(connection):
                 rebuild_tag(connection, tag, day, rollups)
         pause()
+
+
+def _rebuild_in_parts(
+    database: Database,
+    tag: str,
+    day: int,
+    rollups: Rollups,
+    parts: list[tuple[int, int]],
+    pause: Callable[[], None],
+) -> None:
+    with database.read() as connection:  # reads the whole day, and keeps nobody from writing
+        kept = find_values(connection, tag, day, rollups.values_max)
+    with database.begin() as connection:
+        lock_ledger(connection)
+        if day < _find_first_day(connection):
+            return
+        delete_tag_day(connection, tag, day)
+        # What comes from here on is added by whoever stores it.
+        last_id = connection.execute(select(func.max(events.c.id))).scalar()
+    for first, last in parts:
+        pause()
+        with database.begin() as connection:
+            lock_ledger(connection)
+            if day < _find_first_day(connection):
+                return
+            fill_tag(connection, tag, first, last, kept, last_id)
+    pause()
 
 
 def _find_first_day(connection: Connection) -> int:
