@@ -13,6 +13,7 @@ FOREVER = 1.0e18
 
 
 NO_EPOCH = -1
+IDLE_S = 1.0  #: a lease that nobody used for so long goes back
 REFUSED_S = 0.02  #: after a refusal, before the authority is asked again for as much
 GUESS_PARTS = 4  #: of a limit's amount, one such part at most is reserved for an answer of unknown length
 NOTHING, INPUT, OUTPUT = 0, 1, 2  #: which tokens a limit counts; both are 3
@@ -51,8 +52,8 @@ class Lease:
     __slots__ = (
         "__weakref__", "_head", "_kind", "_tail", "asking", "counts", "counts_requests", "drawn", "ends_at",
         "epoch", "full_at", "guess_max", "in_use", "is_concurrent", "is_cost", "is_even", "is_exceeded",
-        "is_lent", "known_left", "left", "limit", "owed", "refused_need", "refused_until", "refused_wait_s", "spent",
-        "stand_in", "used_at",
+        "is_lent", "known_left", "left", "limit", "owed", "refused_need", "refused_until", "refused_wait_s",
+        "spent", "stand_in", "used_at",
     )  # fmt: skip
 
     def __init__(self, limit: Limit) -> None:
@@ -178,6 +179,15 @@ class Lease:
         self.drawn = 0
         self.epoch = NO_EPOCH  # what requests of that period give back is void as well
         self.ends_at = FOREVER
+
+    def has_news(self, now_s: float) -> bool:
+        """Whether the authority is to be told what is left of the loans, or owed to it."""
+        if self.left < 0 or self.owed:
+            return True
+        if self.is_exceeded and self.left:
+            return True  # nobody is to live on what was lent beyond the limit
+        # Also of one that has spent all: what it was lent is used for certain.
+        return now_s > self.used_at + IDLE_S and bool(self.left or self.is_lent)
 
     def return_all(self) -> int:
         """What goes back to the authority; negative what is owed to it."""

@@ -29,7 +29,6 @@ from forebay.gateway.quota_wire import Held, Lent, Refused, cut
 from forebay.gateway.turns import Turns
 from forebay.gateway.waiting import Reserved, Waits
 
-IDLE_S = 1.0  #: a lease that nobody used for so long goes back
 AHEAD_SWEEPS = 4  #: a loan lasts for so many sweeps at the present rate
 PLANS_MAX = 100_000  #: pairs of key and model whose limits need not be looked up again
 ACQUIRE_MAX_S = 5.0  #: for a reservation, whatever happens meanwhile
@@ -383,12 +382,10 @@ class Quota:
             if lease.spent:
                 lease.spent //= 2
                 lease.tell_reset(now_s)
-            is_idle = now_s > lease.used_at + IDLE_S
-            is_beyond = lease.is_exceeded and lease.left  # nobody is to live on what was lent so
             if lease.asking is not None:
                 continue
-            if is_beyond or lease.left < 0 or lease.owed or (is_idle and (lease.left or lease.is_lent)):
-                due.append(lease)  # also of one that has spent all: what it was lent is used for certain
+            if lease.has_news(now_s):
+                due.append(lease)
             elif not (lease.left or lease.is_lent or lease.spent or lease.in_use):
                 self._live.discard(lease)
         self._return(due)
