@@ -1,4 +1,4 @@
-"""One database: connections, transactions, migrations.  SQLite now; nothing above it may depend on that.
+"""One database, SQLite or PostgreSQL, on which nothing above it depends: connections, transactions, migrations.
 
 Owns how a transaction begins and which errors come out of it.  It must never know a table: each subsystem
 declares its own in a `MetaData` from `make_metadata`, and migrations spell theirs out.
