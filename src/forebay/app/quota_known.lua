@@ -5,9 +5,11 @@
 -- is less here than there was lost, by exactly the difference, and is taken again.  So it matters neither who tells
 -- first, nor how often, nor what was lent meanwhile.
 
--- What `meter` and `known` lack of what both together have, in units; and the totals of both.
+-- What `meter` and `known` lack of what both together have, in units; and the totals of both.  A bucket may have
+-- been full since units came back, so these do not count for it.
 local function compare(meter, known)
   local here, there, is_lost, totals = 0, 0, false, {}
+  local returns = meter.kind == 'bucket' and 0 or 1
   local function add(name)
     local mine, theirs = meter.totals[name], known.totals[name]
     if not mine and meter.folds > known.folds or not theirs and known.folds > meter.folds then
@@ -19,8 +21,8 @@ local function compare(meter, known)
     mine, theirs = mine or {0, 0}, theirs or {0, 0}
     local taken, returned = math.max(mine[1], theirs[1]), math.max(mine[2], theirs[2])
     is_lost = is_lost or taken > mine[1] or returned > mine[2]
-    here = here + (taken - mine[1]) - (returned - mine[2])
-    there = there + (taken - theirs[1]) - (returned - theirs[2])
+    here = here + (taken - mine[1]) - returns * (returned - mine[2])
+    there = there + (taken - theirs[1]) - returns * (returned - theirs[2])
     totals[name] = {taken, returned}
   end
   for name in pairs(meter.totals) do
@@ -48,9 +50,9 @@ local function merge(meter, known)
   if meter.kind == 'bucket' then
     -- What was lost is taken now, not when it was, and so never too little; of the two ways to count, that which
     -- has lost less is nearer.
-    units, known.units = meter.units - math.max(0, here), known.units - math.max(0, there)
-    if known.units > units or known.units == units and known.rest > rest then
-      units, rest = known.units, known.rest
+    local other = known.units - there
+    if other > units or other == units and known.rest > rest then
+      units, rest = other, known.rest
     end
   elseif known.folds > meter.folds then
     units = known.units - there

@@ -105,7 +105,9 @@ class RedisAuthority:
         if self._trouble:
             logger.info("the authority over the limits of all machines is there")
         self._trouble = ""
+        self._book.rename()
         self._say_who_is_there()
+        self._touch(self._book.list_known())  # what it has lost it learns before it lends
 
     def _end(self, reason: str) -> None:
         if reason != self._trouble:

@@ -104,6 +104,18 @@ class Book:
         self._names = (f"{name}-{number}" for number in itertools.count())
         self._name = next(self._names)  # under which its totals stand in the server
 
+    def rename(self) -> None:
+        """To be called once answers may have been missed: totals of the name so far grow no more.
+
+        Others may have heard more of them than this control plane has; what it takes from now on, if that
+        was lost, could not be told from that.
+        """
+        self._name = next(self._names)
+
+    def list_known(self) -> list[str]:
+        """Limits that hold, and of which a server could have lost something."""
+        return [limit_id for limit_id in self._known if limit_id in self._limits]
+
     def set_limits(self, limits: Iterable[Limit], now: Now) -> list[str]:
         """From now on these hold; returns those whose amounts are others than before.
 
@@ -226,7 +238,7 @@ class Book:
             if self._name in named:
                 at = named.index(self._name)
                 if max(named[at + 1 : at + 3]) > TOTAL_MAX:
-                    self._name = next(self._names)
+                    self.rename()
 
     def _set_clock(self, now_us: int) -> None:
         self._ahead_ns = now_us * US - self._now.wall_ns
