@@ -7,6 +7,7 @@ as files are, or is added to `gather`.
 import base64
 import http.server
 import importlib
+import json
 import os
 import sqlite3
 import threading
@@ -56,6 +57,7 @@ class Nest:
             "webhook address": "canary-path-of-a-webhook",
             "password of the database": "canary-p4ssw0rd-of-the-database",
             "password of the authority": "canary-p4ssw0rd-of-the-authority",
+            "signature of an identity provider's token": "canarySignatureOfAnIdentityProvidersTokens42",
         }
         self.environment = {"CANARY_UPSTREAM": self.canaries["upstream key of the environment"]}
         if database is not None:
@@ -71,6 +73,12 @@ class Nest:
         self.canaries[what] = secret[9:]
         return secret
 
+    def make_signed(self, issuer: str) -> str:
+        """A token as an identity provider's, up to its signature; its claims are no secret."""
+        parts = ({"alg": "RS256", "kid": "canary"}, {"iss": issuer, "aud": "forebay", "sub": "somebody"})
+        head = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
+        return ".".join([*head, self.canaries["signature of an identity provider's token"]])
+
     def write_config(self, upstream: str, hook: str) -> str:
         (self.folder / "hook.url").write_text(f"{hook}/{self.canaries['webhook address']}")
         targets = "[{{url: '{}', api_key: '{}'}}]"
@@ -81,7 +89,9 @@ class Nest:
         data = "data: {database: 'env:CANARY_DATABASE'}\n" if "CANARY_DATABASE" in self.environment else ""
         authority = "authority: 'env:CANARY_AUTHORITY', " if "CANARY_AUTHORITY" in self.environment else ""
         return (
-            f"{data}gateway: {{port: 0, workers: 1}}\ncontrol: {{port: 0}}\nmodels:\n{models}"
+            f"{data}gateway: {{port: 0, workers: 1}}\n"
+            f"control: {{port: 0, oidc: {{issuer: '{hook}', audience: forebay, roles: {{owner: [o]}}}}}}\n"
+            f"models:\n{models}"
             "prices: {book: [{model: '*', usd_per_mtok: {input: 1, output: 2}}]}\n"
             f"limits: {{{authority}rules: ["
             "{each: key, requests: 100, per: day, window: calendar, alert_at: [0.01]}]}\n"
@@ -179,6 +189,7 @@ def test_O2_no_secret_stands_in_anything_that_is_written_or_said(
         upstream_saw = [request.header("authorization") for request in upstream.requests]
         kill_a_worker(whole)
         said |= gather(whole, keys[0])
+        said |= bring_signed(whole, nest.make_signed(f"http://127.0.0.1:{hook.server_port}"))
         wait_until(lambda: bool(hook.bodies), 30, "a webhook is told, by `alerts test` if by nothing else")  # type: ignore[attr-defined]
         said |= {f"webhook {n}": body for n, body in enumerate(hook.bodies)}  # type: ignore[attr-defined]
     said |= read_database(whole, nest)
@@ -266,6 +277,19 @@ def ask_all(whole: Whole, nest: Nest, keys: list[str]) -> dict[str, bytes]:
     # A key for a model's name goes back to its own caller, and nowhere else.
     httpx.post(f"{whole.url}/chat/completions", json={"model": wrong, "messages": []}, headers=good)
     return said
+
+
+def bring_signed(whole: Whole, token: str) -> dict[str, bytes]:
+    """A token of an identity provider, in its place, and where a slip may bring it."""
+    with httpx.Client(base_url=whole.state.control_url, timeout=60) as admin:
+        own = {"authorization": f"Bearer {(whole.data / 'admin.token').read_text().strip()}"}
+        got = admin.get("/admin/v1/keys", headers={"authorization": f"Bearer {token}"})
+        assert got.status_code == 503, "it was looked at, and its provider asked"
+        admin.get(f"/admin/v1/{token}", headers=own)
+        admin.get("/admin/v1/keys", params={"token": token}, headers=own)
+        admin.post("/admin/v1/keys", json={token: 1}, headers=own)
+    at_gateway = httpx.get(f"{whole.url}/models", headers={"authorization": f"Bearer {token}"}, timeout=30)
+    return {"signed token at the admin API": _whole(got), "signed token at the gateway": _whole(at_gateway)}
 
 
 def _whole(got: httpx.Response) -> bytes:

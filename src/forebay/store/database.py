@@ -1,7 +1,8 @@
-"""One database, SQLite or PostgreSQL, on which nothing above it depends: connections, transactions, migrations.
+"""One database, SQLite or PostgreSQL: connections, transactions, migrations.
 
 Owns how a transaction begins and which errors come out of it.  It must never know a table: each subsystem
-declares its own in a `MetaData` from `make_metadata`, and migrations spell theirs out.
+declares its own in a `MetaData` from `make_metadata`, and migrations spell theirs out.  Nothing above it may
+depend on which of the two it is.
 """
 
 import sqlite3
