@@ -107,7 +107,12 @@ class RedisAuthority:
         self._trouble = ""
         self._book.rename()
         self._say_who_is_there()
-        self._touch(self._book.list_known())  # what it has lost it learns before it lends
+        self._tell_known(_cut(self._book.list_known()))
+
+    def _tell_known(self, parts: Sequence[Sequence[str]]) -> None:
+        """What the server has lost it learns at once, part by part: it has others to answer as well."""
+        if parts:
+            self._call(partial(self._make_touch, parts[0]), lambda _: self._tell_known(parts[1:]))
 
     def _end(self, reason: str) -> None:
         if reason != self._trouble:
@@ -141,8 +146,12 @@ class RedisAuthority:
     async def _look(self) -> None:
         """Keeps in mind how limits stand, for whoever can't wait."""
         while True:
-            await asyncio.sleep(max(TICK_S, len(self._book.limits) / SHOWN_PER_S))
-            self._show(self._keep_shown)
+            parts = _cut(sorted(self._book.limits))
+            for part in parts:
+                await asyncio.sleep(max(TICK_S / len(parts), LIMITS_MAX / SHOWN_PER_S))
+                self._call(partial(self._make_show, part), self._keep_shown)
+            if not parts:
+                await asyncio.sleep(TICK_S)
 
     def _keep_shown(self, answer: Answer) -> None:
         if isinstance(answer, Shown):
