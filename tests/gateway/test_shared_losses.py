@@ -4,6 +4,8 @@ A machine of random steps keeps count of what was done, of what the server's sta
 control plane has heard of.  What is left is right to the unit for all that the server and whoever calls know.
 """
 
+import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from shared_lending import S, Shared, make, make_amount
 
+from forebay.app.clock import SystemClock
+from forebay.app.quota_redis import RedisAuthority
 from forebay.app.quota_script import Done, Lent, Shown, make_prefix
 from forebay.core.limits import Kind, Period
 from forebay.gateway.policy.lending import Want
@@ -247,3 +251,55 @@ def test_totals_of_control_planes_that_are_gone_are_dropped_and_nothing_is_count
     for plane in (planes[7], old, planes[3]):
         plane.shared.call(plane.shared.book.touch(["month"], plane.shared.now))
         assert plane.shared.left()["month"] == 947
+
+
+class OneLine:
+    """The line to one worker, which comes again by itself."""
+
+    def list_workers(self) -> Sequence[str]:
+        return ("w",)
+
+    def recall(self, limit_id: str, workers: Iterable[str]) -> None:
+        pass
+
+    def note_answer(self, worker: str, limit_id: str) -> None:
+        pass
+
+    def close_lines(self, workers: Iterable[str] | None = None) -> None:
+        pass
+
+
+def test_what_is_known_is_told_once_the_server_is_back_though_nobody_asks(client: "redis.Redis") -> None:
+    """Of so many limits that they are told in parts."""
+    url = f"unix://{client.connection_pool.connection_kwargs['path']}"
+    limits = tuple(make(f"month {number}", 100, Period.MONTH, Kind.CALENDAR) for number in range(300))
+    authority = RedisAuthority(lambda: url, "told", "a", SystemClock())
+
+    def count_kept() -> int:
+        return len(client.keys(f"{make_prefix('told')}:limit:*"))
+
+    async def test() -> None:
+        authority.set_limits(limits)
+        authority.start(OneLine())
+        try:
+            async with asyncio.timeout(30):
+                while not authority.is_there:
+                    await asyncio.sleep(0.01)
+                authority.join("w", (), is_first=True, then=lambda: None)
+                for limit in limits:
+                    wants = (Want(limit.id, 60, 60),)
+                    authority.ask("w", wants, final=True, then=lambda *_: None)
+                while len(authority._book.list_known()) < len(limits):
+                    await asyncio.sleep(0.01)
+                client.delete(*client.keys(f"{make_prefix('told')}:limit:*"))
+                for kind in ("normal", "pubsub"):
+                    client.client_kill_filter(_type=kind, skipme=True)
+                while count_kept() < len(limits):
+                    await asyncio.sleep(0.01)
+        finally:
+            authority.close()
+            await asyncio.sleep(0)
+
+    asyncio.run(test())
+    for limit in limits:
+        assert client.hget(f"{make_prefix('told')}:limit:{limit.id}", "units") == b"40"
