@@ -7,34 +7,26 @@ Prints a table on stderr and one JSON line last on stdout; `docs/performance.md`
 
 import argparse
 import asyncio
-import http.client
-import itertools
 import os
 import random
-import signal
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-
-import msgspec
 
 import measure
 import peers
+from admission_fleet import Fleet, count_admitted, kill_workers, limit_keys, make_limit, run_fleet
+from admission_hosts import measure_over_hosts
 from forebay.app.clock import SystemClock
 from forebay.app.quota_server import QuotaServer
 from forebay.app.quota_state import QuotaState
-from forebay.app.supervisor_socket import open_listener
-from forebay.core.limits import Kind, Limit, Measure, Period
-from forebay.core.routes import Snapshot, encode_snapshot
-from forebay.ledger.segment import list_segments, read_frames
+from forebay.core.limits import Limit, Measure, Period
 from ledger_difference import measure_ledger_difference
 from measure import BenchError, Figure
 from workload import MODEL, build_request
@@ -86,67 +78,6 @@ class Authority:
         self._thread.join()
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """Workers on one socket."""
-
-    port: int
-    folder: Path
-    processes: list[subprocess.Popen[bytes]]
-
-    def read_records(self) -> int:
-        return sum(1 for path in list_segments(self.folder / "ledger") for _ in read_frames(path))
-
-
-@contextmanager
-def run_fleet(
-    folder: Path, snapshot: Snapshot, count: int, core: int | None
-) -> Iterator[tuple[Fleet, socket.socket]]:
-    run = folder / "run"
-    run.mkdir(parents=True, exist_ok=True)
-    (run / "snapshot.msgpack").write_bytes(encode_snapshot(snapshot))
-    with ExitStack() as stack:
-        listener = stack.enter_context(open_listener("127.0.0.1", 0, section="gateway"))
-        fleet = Fleet(listener.getsockname()[1], folder, [])
-        for index in range(count):
-            fleet.processes.append(start_worker(run, index, listener, core))
-        try:
-            wait_ready(fleet)
-            yield fleet, listener
-        finally:
-            for process in fleet.processes:
-                process.kill()
-                process.wait()
-
-
-def start_worker(run: Path, index: int, listener: socket.socket, core: int | None) -> subprocess.Popen[bytes]:
-    fd = listener.fileno()
-    command = [sys.executable, "-m", "forebay.app.worker", "--run-dir", str(run)]
-    command += ["--index", str(index), "--listen-fd", str(fd)]
-    if core is not None:
-        command = ["taskset", "-c", str(core), *command]
-    log = (run / f"log-{index}").open("ab")
-    return subprocess.Popen(command, pass_fds=(fd,), stdout=log, stderr=log, cwd=peers.ROOT)
-
-
-def wait_ready(fleet: Fleet) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            if peers.answers(fleet.port, "/readyz"):
-                return
-        except (OSError, http.client.HTTPException):
-            pass
-        time.sleep(0.05)
-    raise BenchError("the workers did not come up")
-
-
-def limit_keys(snapshot: Snapshot, limits: Sequence[Limit], workers: int) -> Snapshot:
-    ids = tuple(limit.id for limit in limits)
-    keys = tuple(msgspec.structs.replace(key, limits=ids) for key in snapshot.keys)
-    return msgspec.structs.replace(snapshot, keys=keys, quotas=tuple(limits), quota_workers=workers)
-
-
 # --- what it costs ------------------------------------------------------------------------------------------
 
 
@@ -194,45 +125,6 @@ def measure_cost(upstream: peers.Upstream, cores: measure.Cores, seconds: int, r
 # --- whether limits hold ------------------------------------------------------------------------------------
 
 
-def count_admitted(port: int, asked: int, callers: int) -> int:
-    """Asks so many times over some callers at once; how many answers were 200."""
-    body = build_request(MODEL, stream=False)
-    admitted = [0] * callers
-    left = itertools.count()
-
-    def call(number: int) -> None:
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {peers.KEY}"}
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-        while next(left) < asked:
-            try:
-                connection.request("POST", peers.CHAT, body, headers)
-                answer = connection.getresponse()
-                answer.read()
-                admitted[number] += answer.status == 200
-            except (OSError, http.client.HTTPException):
-                connection.close()
-        connection.close()
-
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(callers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(admitted)
-
-
-def make_limit(amount: int) -> Limit:
-    """So many requests in one long period: none come back while it is measured."""
-    return Limit(
-        id="x",
-        owner="key bench",
-        measure=Measure.REQUESTS,
-        amount=amount,
-        period=Period.MONTH,
-        kind=Kind.CALENDAR,
-    )
-
-
 def measure_over_admission(
     upstream: peers.Upstream, amount: int, workers: Sequence[int], asked: int, *, kills: bool
 ) -> float:
@@ -251,7 +143,7 @@ def measure_over_admission(
                 )
                 if thread is not None:
                     thread.start()
-                admitted = count_admitted(fleet.port, asked, 16)
+                admitted = count_admitted([("127.0.0.1", fleet.port)], asked, 16)
                 killer.set()
                 if thread is not None:
                     thread.join()
@@ -260,17 +152,6 @@ def measure_over_admission(
         measure.console.print(f"{amount} requests, {who}: {admitted} of {asked} admitted", style="dim")
         worst = max(worst, over)
     return max(0.0, worst)
-
-
-def kill_workers(fleet: Fleet, listener: socket.socket, ended: threading.Event) -> None:
-    """Kills one worker after the other, and starts another in its place."""
-    for index in itertools.count():
-        if ended.wait(0.3):
-            return
-        at = index % len(fleet.processes)
-        fleet.processes[at].send_signal(signal.SIGKILL)
-        fleet.processes[at].wait()
-        fleet.processes[at] = start_worker(fleet.folder / "run", at, listener, None)
 
 
 # --- whether anything leaks ---------------------------------------------------------------------------------
@@ -341,6 +222,7 @@ def main() -> int:
                     for kills in (False, True)
                     if amount < 100_000 or not kills
                 )
+                over = max(over, measure_over_hosts(amount, workers, asked))
                 figures.append(
                     Figure(name=f"over_admission_{amount}_pct", value=round(over, 3), unit="%", target=target)
                 )

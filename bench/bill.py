@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 import measure
 from forebay.ledger.bill import find_month, load_bill
-from forebay.ledger.repo import rebuild_usage
+from forebay.ledger.rebuild import rebuild_usage
 from forebay.ledger.rollup import HOUR_NS, Rollups
 from forebay.ledger.usage import UsageBy
 from forebay.store.database import Database

@@ -214,6 +214,8 @@ MISTAKES = [
      "throttle"),
     ("{team: a, requests: 5, per: day, when_exceeded: {downgrade: nobody}}", ".when_exceeded.downgrade",
      "not configured", "take one of"),
+    ("{team: a, requests: 2020-01-01, per: day}", ".requests", "is a date", ""),
+    ('{team: a, requests: 5, per: day, time_zone: "\\ud800"}', ".time_zone", "half of a character", "itself"),
     ("{team: a, requests: 5, per: fortnight}", ".per", "not one of the values", "'second', 'minute'"),
     ("{team: a, requests: 5, per: day, window: sliding}", ".window", "not one of the values", "'calendar'"),
     ("{each: user, requests: 5, per: day}", ".each", "not one of the values", "'team', 'project' or 'key'"),

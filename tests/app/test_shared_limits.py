@@ -1,5 +1,6 @@
 """`limits.authority`: two control planes show and lend one limit; what is wrong with it is said in words."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +9,14 @@ import pytest
 from control_scene import LiveControl
 
 import redis_server as redis_servers
+from forebay.app.clock import SystemClock
 from forebay.app.config import check_config
 from forebay.cli.doctor_authority import examine_info
 from forebay.cli.finding import Verdict
+from forebay.core.limits import Limit, Measure, WhenAway
+from forebay.core.routes import decode_snapshot
+from forebay.gateway.quota import Quota
+from forebay.providers import openai
 from redis_server import RedisServer
 
 SECRET = "s3cret-w0rd"
@@ -59,6 +65,36 @@ def test_two_control_planes_show_one_limit_and_say_when_nobody_can_tell(
             control.close()
 
 
+def test_the_share_of_a_worker_is_that_of_all_machines(tmp_path: Path, server: RedisServer) -> None:
+    controls = [start(tmp_path / name, server) for name in ("one", "other")]
+    own = decode_snapshot((controls[0].data / "run" / "snapshot.msgpack").read_bytes()).quota_workers
+    limit = Limit(id="x", owner="team a", measure=Measure.CONCURRENT, amount=1)
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        path = controls[1].data / "run" / "quota.sock"
+        quotas = [Quota(loop, path, f"w{number}", openai, SystemClock()) for number in range(own + 3)]
+        for quota in quotas:
+            quota.set_limits((limit,), WhenAway.SHARE, 1)
+
+        def count() -> int:
+            for quota in quotas:
+                quota.sweep()
+            return decode_snapshot((controls[0].data / "run" / "snapshot.msgpack").read_bytes()).quota_workers
+
+        async with asyncio.timeout(20):
+            while count() != own + 3:
+                await asyncio.sleep(0.1)
+        for quota in quotas:
+            quota.close()
+
+    try:
+        asyncio.run(test())
+    finally:
+        for control in controls:
+            control.close()
+
+
 def test_a_wrong_password_is_told_without_it(tmp_path: Path, server: RedisServer) -> None:
     url = f"redis://default:{SECRET}-not@127.0.0.1:{server.port}/0"
     control = LiveControl(tmp_path, YAML, {"FOREBAY_TEST_AUTHORITY": url})
@@ -83,6 +119,11 @@ def test_nothing_starts_with_a_reference_to_nothing(tmp_path: Path) -> None:
         ("redis://", "not an address"),
         ("unix:", "not an address"),
         ("h:6379", "not an address"),
+        ("redis://h:6379/abc", "not an address"),
+        ("unix:///a\0b", "not an address"),
+        ("redis://h:6379/0?socket_timeout=abc", "no query but"),
+        ("redis://h?ssl_ca_certs=/x", "no query but"),
+        ("rediss://h?ssl_ca_certs=/nope", "is not there"),
         ("env:a b", "as a reference"),
     ],
 )

@@ -176,6 +176,14 @@ def test_an_address_may_be_a_secret_that_no_result_and_no_log_shows(
     assert key not in f"{sent}"
 
 
+@pytest.mark.parametrize("host", ["nobody-4711.invalid", "127.0.0.1:1"])
+def test_a_secret_address_is_not_told_by_what_can_not_be_reached(tmp_path: Path, host: str) -> None:
+    (tmp_path / "hook.url").write_text(f"http://{host}/x\n")
+    (sent,), _ = send_all(lambda _: [make_webhook(tmp_path, f"file:{tmp_path / 'hook.url'}")])
+    assert sent.error
+    assert host.partition(":")[0] not in sent.error
+
+
 @pytest.mark.parametrize(
     ("other", "words"),
     [

@@ -1,4 +1,4 @@
-"""The comparison of the ledger with the upstream's book: each kind of difference shows, and nothing else does."""
+"""How the ledger is compared with the upstream's book: each difference shows, and nothing else does."""
 
 import sys
 from pathlib import Path

@@ -286,3 +286,37 @@ def test_prices_are_listed_with_their_source(tmp_path: Path) -> None:
     assert found[2]["usd_per_unit"] == {"searches": "0.01"}
     assert {each.get("source", "own") for each in found[:3]} == {"own"}
     assert all(each["source"] and each["checked"] for each in found[3:])
+
+
+def audit() -> list[dict[str, object]]:
+    return [
+        each
+        for each in json.loads(forebay("audit", "--json").stdout)
+        if str(each["action"]).startswith("ledger.")
+    ]
+
+
+def test_pricing_anew_is_in_the_audit_with_what_it_changed(recorded: Path) -> None:
+    bill(*OCTOBER)
+    assert audit() == []
+    (recorded / "forebay.yaml").write_text(PRICES.replace("input: 1,", "input: 3,"))
+    bill(*OCTOBER, "--recompute")
+    (told,) = audit()
+    assert told["action"] == "ledger.reprice"
+    assert told["subject"] == "2026-10-01 to 2026-11-01"
+    assert told["actor"]["id"] == "command-line"  # type: ignore[index]
+    assert told["before"] == {"cost_usd": "0.003203000", "unpriced": 1}
+    assert told["after"] == {"cost_usd": "0.005205000", "unpriced": 1, "changed": 1}
+    bill(*OCTOBER, "--recompute")
+    assert audit() == [told], "nothing changed"
+
+
+@pytest.mark.parametrize("formula", ["=1+1", "+1", "-1", "@SUM(1)", "\t=1", "\r=1"])
+def test_texts_of_callers_are_no_formulas_in_csv(tmp_path: Path, formula: str) -> None:
+    record(tmp_path, event(1, tags=(("customer", formula),)), event(2, tags=(("customer", "a-b"),)))
+    told = forebay("bill", *OCTOBER, "--by", "tag:customer", "--csv", tmp_path / "bill.csv")
+    assert told.exit_code == 0
+    with (tmp_path / "bill.csv").open(newline="") as file:
+        assert {row["tag_customer"] for row in csv.DictReader(file)} == {f"'{formula}", "a-b"}
+    shown = bill(*OCTOBER, "--by", "tag:customer")["rows"]
+    assert {row["tag_customer"] for row in shown} == {formula, "a-b"}  # type: ignore[attr-defined]

@@ -254,3 +254,25 @@ def test_any_age_is_understood_or_refused(text: str) -> None:
 
 def test_groups_may_be_written_freely() -> None:
     assert parse_by(" Key , model,key") == (UsageBy.KEY, UsageBy.MODEL)
+
+
+@pytest.mark.parametrize("since", ["0001-01-01", "1969-12-31", "9999-12-31"])
+def test_a_date_that_no_record_can_have_is_not_understood(tmp_path: Path, since: str) -> None:
+    record(tmp_path, *EVENTS)
+    result = forebay("usage", "--by", "status", "--since", since)
+    assert result.exit_code == 2
+    assert f"can't understand --since {since}" in result.stderr
+
+
+def test_an_age_beyond_all_time_is_all_there_is(tmp_path: Path) -> None:
+    record(tmp_path, *EVENTS)
+    for by in ("status", "model", "key,hour"):
+        counts = [int(str(row["requests"])) for row in rows("--by", by, "--since", "999999w")]
+        assert sum(counts) == len(EVENTS)
+
+
+def test_texts_of_callers_are_no_formulas_in_csv(tmp_path: Path) -> None:
+    record(tmp_path, event(1, experiment="=HYPERLINK(1)", variant="b"), event(2, experiment="a=b"))
+    told = forebay("usage", "--by", "experiment,variant", "--csv").stdout
+    read = list(csv.DictReader(io.StringIO(told)))
+    assert sorted(row["experiment"] for row in read) == ["'=HYPERLINK(1)", "a=b"]

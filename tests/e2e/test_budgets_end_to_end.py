@@ -6,7 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,31 @@ def test_a_budget_is_used_as_the_bill_says_and_then_refuses(tmp_path: Path) -> N
         assert "the limit of 5 USD a day of team default is reached" in message
         assert int(refused[0].headers["retry-after"]) > 0
         assert read_used(whole) == read_billed(whole, passed) == passed * COST_BIG
+
+
+def test_a_price_that_is_edited_while_the_database_is_away_changes_no_earlier_request(tmp_path: Path) -> None:
+    await_period()
+    rule = "{team: default, cost_usd: 500, per: day, window: calendar}"
+    with budget(tmp_path, rule) as (whole, _):
+        assert send(whole).status_code == 200
+        assert read_billed(whole, 1) == COST_BIG
+        before = admin(whole, "/status")["snapshot"]["hash"]
+        with closing(sqlite3.connect(whole.data / "forebay.db", timeout=30, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # nothing is taken in until it lets go
+            assert [send(whole, stream=at == 1).status_code for at in range(3)] == [200] * 3
+            file = tmp_path / "forebay.yaml"
+            file.write_text(
+                file.read_text().replace("input: 1000, output: 10000", "input: 2000, output: 20000")
+            )
+            wait_until(lambda: _is_told(whole, before), 30, "the workers have the new prices")
+            assert [send(whole).status_code for _ in range(2)] == [200] * 2
+            other.execute("ROLLBACK")
+        assert read_used(whole) == read_billed(whole, 6) == 4 * COST_BIG + 2 * (2 * COST_BIG)
+
+
+def _is_told(whole: Whole, before: str) -> bool:
+    status = admin(whole, "/status")
+    return status["snapshot"]["hash"] != before and all(each["current"] for each in status["workers"])
 
 
 def test_seconds_of_hardware_count_as_the_bill_has_them(tmp_path: Path) -> None:

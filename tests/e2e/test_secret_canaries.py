@@ -7,6 +7,7 @@ as files are, or is added to `gather`.
 import base64
 import http.server
 import importlib
+import json
 import os
 import sqlite3
 import threading
@@ -26,8 +27,9 @@ from forebay.testing.answers import answer, chunk, json_answer, redirect, sse_an
 from forebay.testing.openai import DONE, chat_chunk, chat_completion, error, event, usage
 from forebay.testing.recorded import RecordedRequest
 from forebay.testing.steps import Close, Reset, Script, Send
-from forebay.testing.threaded import ThreadedUpstream
+from forebay.testing.threaded import ThreadedUpstream, find_closed_port
 from postgres_server import PostgresServer
+from redis_server import RedisServer, find_programs
 
 #: These are secrets themselves, for their owner alone to read.
 KEPT = {"local.key", "admin.token", "upstream.secret", "hook.secret", "hook.url"}
@@ -44,7 +46,7 @@ COMMANDS = [
 class Nest:
     """All canaries of one run, by what they are; of keys and tokens the part behind what people may see."""
 
-    def __init__(self, folder: Path, database: str | None) -> None:
+    def __init__(self, folder: Path, database: str | None, redis_port: int | None = None) -> None:
         self.folder = folder
         self.canaries = {
             "upstream key of the environment": "sk-canary-environment-0123456789",
@@ -54,17 +56,28 @@ class Nest:
             "webhook secret": "canaryWebhookSecretcanaryWebhook",
             "webhook address": "canary-path-of-a-webhook",
             "password of the database": "canary-p4ssw0rd-of-the-database",
+            "password of the authority": "canary-p4ssw0rd-of-the-authority",
+            "signature of an identity provider's token": "canarySignatureOfAnIdentityProvidersTokens42",
         }
         self.environment = {"CANARY_UPSTREAM": self.canaries["upstream key of the environment"]}
         if database is not None:
             url = sa.make_url(database).set(password=self.canaries["password of the database"])
             self.environment["CANARY_DATABASE"] = url.render_as_string(hide_password=False)
+        if redis_port is not None:
+            password = self.canaries["password of the authority"]
+            self.environment["CANARY_AUTHORITY"] = f"redis://:{password}@127.0.0.1:{redis_port}/0"
         (folder / "upstream.secret").write_text(self.canaries["upstream key of a file"])
         (folder / "hook.secret").write_text("whsec_" + self.canaries["webhook secret"])
 
     def add(self, what: str, secret: str) -> str:
         self.canaries[what] = secret[9:]
         return secret
+
+    def make_signed(self, issuer: str) -> str:
+        """A token as an identity provider's, up to its signature; its claims are no secret."""
+        parts = ({"alg": "RS256", "kid": "canary"}, {"iss": issuer, "aud": "forebay", "sub": "somebody"})
+        head = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
+        return ".".join([*head, self.canaries["signature of an identity provider's token"]])
 
     def write_config(self, upstream: str, hook: str) -> str:
         (self.folder / "hook.url").write_text(f"{hook}/{self.canaries['webhook address']}")
@@ -74,10 +87,14 @@ class Nest:
             for name, key in (("m", "env:CANARY_UPSTREAM"), ("f", "file:upstream.secret"))
         )
         data = "data: {database: 'env:CANARY_DATABASE'}\n" if "CANARY_DATABASE" in self.environment else ""
+        authority = "authority: 'env:CANARY_AUTHORITY', " if "CANARY_AUTHORITY" in self.environment else ""
         return (
-            f"{data}gateway: {{port: 0, workers: 1}}\ncontrol: {{port: 0}}\nmodels:\n{models}"
+            f"{data}gateway: {{port: 0, workers: 1}}\n"
+            f"control: {{port: 0, oidc: {{issuer: '{hook}', audience: forebay, roles: {{owner: [o]}}}}}}\n"
+            f"models:\n{models}"
             "prices: {book: [{model: '*', usd_per_mtok: {input: 1, output: 2}}]}\n"
-            "limits: {rules: [{each: key, requests: 100, per: day, window: calendar, alert_at: [0.01]}]}\n"
+            f"limits: {{{authority}rules: ["
+            "{each: key, requests: 100, per: day, window: calendar, alert_at: [0.01]}]}\n"
             "alerts: {webhooks: [{url: 'file:hook.url', secret: 'file:hook.secret'}]}\n"
         )
 
@@ -145,14 +162,15 @@ def receive_hooks() -> Iterator[http.server.ThreadingHTTPServer]:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("store", ["sqlite", "sqlite and no redis", "postgresql and redis"])
 def test_O2_no_secret_stands_in_anything_that_is_written_or_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, store: str
 ) -> None:
     postgres: PostgresServer | None = None
-    if store == "postgresql":
+    if "postgresql" in store:
         postgres = request.getfixturevalue("postgres_server")
-    nest = Nest(tmp_path, None if postgres is None else postgres.create("template1"))
+    redis = find_closed_port() if "redis" in store else None
+    nest = Nest(tmp_path, None if postgres is None else postgres.create("template1"), redis)
     for name, value in nest.environment.items():
         monkeypatch.setenv(name, value)
     turns = count()
@@ -163,18 +181,21 @@ def test_O2_no_secret_stands_in_anything_that_is_written_or_said(
     with (
         ThreadedUpstream(answer_badly) as upstream,
         receive_hooks() as hook,
+        run_redis(nest, None if "no redis" in store else redis),
         running(tmp_path, nest.write_config(upstream.url, f"http://127.0.0.1:{hook.server_port}")) as whole,
     ):
         keys = make_secrets(whole, nest)
         said = ask_all(whole, nest, keys)
-        wait_until(lambda: bool(hook.bodies), 30, "a webhook is told")  # type: ignore[attr-defined]
-        said |= {f"webhook {n}": body for n, body in enumerate(hook.bodies)}  # type: ignore[attr-defined]
         upstream_saw = [request.header("authorization") for request in upstream.requests]
         kill_a_worker(whole)
         said |= gather(whole, keys[0])
+        said |= bring_signed(whole, nest.make_signed(f"http://127.0.0.1:{hook.server_port}"))
+        wait_until(lambda: bool(hook.bodies), 30, "a webhook is told, by `alerts test` if by nothing else")  # type: ignore[attr-defined]
+        said |= {f"webhook {n}": body for n, body in enumerate(hook.bodies)}  # type: ignore[attr-defined]
     said |= read_database(whole, nest)
     said |= read_files(whole)
-    assert {"forebay.log", "snapshot.msgpack", "up.out"} & {name.rpartition("/")[2] for name in said}
+    files = {Path(name.removeprefix("file ")).name for name in said if name.startswith("file ")}
+    assert {"control.log", "worker-0.log", "snapshot.msgpack", "up.out"} - files == set()
     local = nest.canaries.pop("local key")
     assert [name for name, data in said.items() if local.encode() in data] == ["file up.out"], (
         "shown on purpose"
@@ -184,6 +205,22 @@ def test_O2_no_secret_stands_in_anything_that_is_written_or_said(
     assert {f"Bearer {nest.canaries[f'upstream key of {a}']}" for a in ("the environment", "a file")} == set(
         upstream_saw
     ), "each went where it belongs, so each was there to leak"
+
+
+@contextmanager
+def run_redis(nest: Nest, port: int | None) -> Iterator[None]:
+    """A server that knows the password and says every command that it does not know; none without a port."""
+    program = next(iter(find_programs().values()), None)
+    if port is None or program is None:
+        yield
+        return
+    server = RedisServer(program, "--requirepass", nest.canaries["password of the authority"])
+    server.port = port
+    server.start()
+    try:
+        yield
+    finally:
+        server.close()
 
 
 def make_secrets(whole: Whole, nest: Nest) -> list[str]:
@@ -240,6 +277,19 @@ def ask_all(whole: Whole, nest: Nest, keys: list[str]) -> dict[str, bytes]:
     # A key for a model's name goes back to its own caller, and nowhere else.
     httpx.post(f"{whole.url}/chat/completions", json={"model": wrong, "messages": []}, headers=good)
     return said
+
+
+def bring_signed(whole: Whole, token: str) -> dict[str, bytes]:
+    """A token of an identity provider, in its place, and where a slip may bring it."""
+    with httpx.Client(base_url=whole.state.control_url, timeout=60) as admin:
+        own = {"authorization": f"Bearer {(whole.data / 'admin.token').read_text().strip()}"}
+        got = admin.get("/admin/v1/keys", headers={"authorization": f"Bearer {token}"})
+        assert got.status_code == 503, "it was looked at, and its provider asked"
+        admin.get(f"/admin/v1/{token}", headers=own)
+        admin.get("/admin/v1/keys", params={"token": token}, headers=own)
+        admin.post("/admin/v1/keys", json={token: 1}, headers=own)
+    at_gateway = httpx.get(f"{whole.url}/models", headers={"authorization": f"Bearer {token}"}, timeout=30)
+    return {"signed token at the admin API": _whole(got), "signed token at the gateway": _whole(at_gateway)}
 
 
 def _whole(got: httpx.Response) -> bytes:

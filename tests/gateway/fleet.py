@@ -12,10 +12,10 @@ from typing import Any, cast
 from forebay.app.clock import SystemClock
 from forebay.app.quota_redis import RedisAuthority
 from forebay.app.quota_server import QuotaServer
-from forebay.core.errors import RateLimited
+from forebay.core.errors import QuotaUnavailable, RateLimited
 from forebay.core.events import UsageSource
 from forebay.core.keys import KeyEntry
-from forebay.core.limits import Limit, WhenAway
+from forebay.core.limits import Kind, Limit, Measure, Period, WhenAway
 from forebay.core.routes import Endpoint
 from forebay.gateway.model import Exchange
 from forebay.gateway.quota import Quota
@@ -25,13 +25,32 @@ NUMBERS = itertools.count()
 WAIT_MAX_S = 20.0
 
 
+MONTH = {"period": Period.MONTH, "kind": Kind.CALENDAR}
+PLACES = Limit(id="places", owner="key k", measure=Measure.CONCURRENT, amount=5)
+TOKENS = Limit(id="tokens", owner="team a", measure=Measure.TOTAL_TOKENS, amount=10_000, **MONTH)
+
+
+def make(amount: int) -> Limit:
+    return Limit(id="x", owner="team a", measure=Measure.REQUESTS, amount=amount, **MONTH)
+
+
+class Worker(Quota):
+    """What a worker knows of limits; it counts how often it lost its line."""
+
+    losses = 0
+
+    def lose_line(self) -> None:
+        self.losses += 1
+        super().lose_line()
+
+
 class Host:
     """One machine: what its control plane and its workers do about limits."""
 
     def __init__(self, fleet: "Fleet", folder: Path) -> None:
         self.fleet = fleet
         self.folder = folder
-        self.workers: list[Quota] = []
+        self.workers: list[Worker] = []
         self.server: QuotaServer
         self.authority: RedisAuthority
 
@@ -46,15 +65,15 @@ class Host:
         """As `kill -9` does it to a control plane: nothing more is said."""
         self.server.close()
 
-    async def add_worker(self, when_away: WhenAway = WhenAway.SHARE, workers: int = 4) -> Quota:
+    async def add_worker(self, when_away: WhenAway = WhenAway.SHARE, workers: int = 4) -> Worker:
         loop = asyncio.get_running_loop()
-        quota = Quota(loop, self.folder / "s", f"w{next(NUMBERS)}", openai, SystemClock())
+        quota = Worker(loop, self.folder / "s", f"w{next(NUMBERS)}", openai, SystemClock())
         quota.set_limits(self.fleet.limits, when_away, workers)
         self.workers.append(quota)
         self.fleet.sweep()
         return quota
 
-    def kill_worker(self, quota: Quota) -> None:
+    def kill_worker(self, quota: Worker) -> None:
         """As `kill -9` does it."""
         self.workers.remove(quota)
         quota._client._closing = True
@@ -91,7 +110,7 @@ class Fleet:
             self.sweep()
 
     @property
-    def workers(self) -> list[Quota]:
+    def workers(self) -> list[Worker]:
         return [quota for host in self.hosts for quota in host.workers]
 
     async def until(self, is_so: Callable[[], bool | Awaitable[bool]]) -> None:
@@ -111,7 +130,9 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(url: str, *limits: Limit, hosts: int = 2, workers: int = 2) -> AsyncIterator[Fleet]:
+async def fleet(
+    url: str, *limits: Limit, hosts: int = 2, workers: int = 2, when_away: WhenAway = WhenAway.SHARE
+) -> AsyncIterator[Fleet]:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         made = Fleet(url, Path(folder), limits)
         for _ in range(hosts):
@@ -121,7 +142,7 @@ async def fleet(url: str, *limits: Limit, hosts: int = 2, workers: int = 2) -> A
         try:
             for host in made.hosts:
                 for _ in range(workers):
-                    await host.add_worker()
+                    await host.add_worker(when_away)
             await made.until_connected()
             yield made
         finally:
@@ -159,13 +180,13 @@ async def try_one(made: Fleet, quota: Quota, **request: Any) -> Exchange | None:
     one = make_request(made, **request)
     try:
         await quota.acquire(one, quota.find_plan(one.key, "m"))
-    except RateLimited:
+    except (RateLimited, QuotaUnavailable):
         return None
     return one
 
 
 async def try_many(
-    made: Fleet, count: int, quotas: list[Quota] | None = None, **request: Any
+    made: Fleet, count: int, quotas: list[Worker] | None = None, **request: Any
 ) -> list[Exchange]:
     """Requests over workers in turn, all at once; those that were let in."""
     chosen = quotas or made.workers
@@ -173,3 +194,15 @@ async def try_many(
         *(try_one(made, chosen[number % len(chosen)], **request) for number in range(count))
     )
     return [one for one in asked if one is not None]
+
+
+async def try_until_full(made: Fleet, amount: int) -> int:
+    let_in = 0
+    for _ in range(6):
+        let_in += len(await try_many(made, amount + 20))
+        await asyncio.sleep(0.05)
+    return let_in
+
+
+async def has_left(made: Fleet, limit_id: str, units: int) -> bool:
+    return (await made.left())[limit_id] == units

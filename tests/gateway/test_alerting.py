@@ -139,6 +139,8 @@ def test_what_is_lent_is_not_used_for_certain() -> None:
     assert not is_uncertain(stand(limit, 40, 9), (), 0)
     assert not is_uncertain(stand(limit, 50, 0), (), 0)
     assert not is_uncertain(stand(limit, 60, 10), (Mark(SHARE, 500, 100, 0),), 0)
+    assert is_uncertain(stand(limit, 60, 10), (), 0), "what is due is told with its true figure"
+    assert is_uncertain(stand(limit, 60, 10, exceeded_ns=5), (Mark(SHARE, 500, 100, 0),), 9)
 
 
 # --- no room ------------------------------------------------------------------------------------------------
@@ -185,3 +187,4 @@ def test_a_receiver_that_is_gone_or_days_away_is_given_up() -> None:
     assert is_given_up(0, 410)
     assert not is_given_up(GIVE_UP_S - 1, 500)
     assert is_given_up(GIVE_UP_S, None)
+

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.app.quota_state import HEADER, QuotaState
+from forebay.app.quota_state import HEADER, SLOT_BYTES, QuotaState
 from forebay.core.limits import Exceeded, Kind, Limit, Measure, Period, spell_usd
 from forebay.gateway.policy.lending import Lender, Loan, Shortage, Want
 from forebay.gateway.policy.meter import Now
@@ -103,7 +103,8 @@ def test_a_raised_amount_ends_being_exceeded() -> None:
 def test_a_bucket_that_is_full_again_is_exceeded_no_more() -> None:
     soft = msgspec.structs.replace(BUCKET, exceeded=Exceeded.THROTTLE, throttle="t")
     lender = make_lender(soft)
-    assert ask(lender, 12, at(0), limit="b").is_exceeded is True  # type: ignore[union-attr]
+    ask(lender, 8, at(0), limit="b")
+    assert ask(lender, 4, at(0), limit="b").is_exceeded is True  # type: ignore[union-attr]
     assert lender.meters["b"].exceeded_ns
     lender.list_standings(at(0.5))
     assert lender.meters["b"].exceeded_ns
@@ -142,7 +143,7 @@ def test_when_it_was_exceeded_outlives_the_process(tmp_path: Path) -> None:
     ask(lender, 1000, at(0))
     ask(lender, 1, at(5))
     state = QuotaState(tmp_path / "state")
-    state.save(lender.meters.values())
+    state.save(lender.meters.values(), at(5))
     state.close()
     after = make_lender(limit)
     QuotaState(tmp_path / "state").restore(after.meters, at(10))
@@ -151,19 +152,22 @@ def test_when_it_was_exceeded_outlives_the_process(tmp_path: Path) -> None:
     assert isinstance(ask(after, 1, at(65)), Shortage)
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("damage", ["", "a slot", "the end"])
-def test_a_file_of_the_version_before_is_read_and_written_anew(tmp_path: Path, damage: str) -> None:
+def test_a_file_of_a_version_before_is_read_and_written_anew(
+    tmp_path: Path, damage: str, version: int
+) -> None:
     lender = make_lender(DAY, FREE)
     ask(lender, 300, at(0))
     path = tmp_path / "state"
     state = QuotaState(path)
-    state.save(lender.meters.values())
+    state.save(lender.meters.values(), at(0))
     state.close()
-    size = struct.calcsize("<16sqqQqqqq") + 4
+    length = struct.calcsize({1: "<16sqqQqqq", 2: "<16sqqQqqqq"}[version])
     data = path.read_bytes().removeprefix(HEADER)
-    old = b"forebay-quota 1\n"
-    for place in range(0, len(data), size):
-        slot = data[place : place + size - 4 - 8]
+    old = f"forebay-quota {version}\n".encode()
+    for place in range(0, len(data), SLOT_BYTES):
+        slot = data[place : place + length]
         old += slot + struct.pack("<I", crc32(slot))
     if damage == "a slot":
         old = old[:20] + b"?" + old[21:]

@@ -16,7 +16,7 @@ import redis_server as redis_servers
 from forebay.app.clock import SystemClock
 from forebay.app.quota_redis import RedisAuthority
 from forebay.app.quota_server import QuotaServer
-from forebay.core.limits import Kind, Limit, Measure, Period
+from forebay.core.limits import Kind, Limit, Measure, Period, WhenAway
 from forebay.testing.gateway import GatewayProcess
 from forebay.testing.openai import well_behaved
 from forebay.testing.steps import Sleep, Stall
@@ -68,15 +68,20 @@ class SharedAuthority(Authority):
 
 @contextmanager
 def machines(
-    folder: Path, server: RedisServer, url: str, *limits: Limit, count: int = 2
+    folder: Path,
+    server: RedisServer,
+    url: str,
+    *limits: Limit,
+    count: int = 2,
+    when_away: WhenAway = WhenAway.CLOSED,
 ) -> Iterator[tuple[list[SharedAuthority], list[list[GatewayProcess]]]]:
     """Two, with so many workers each."""
     fleet = f"{folder.name}-{next(NAMES)}"
     one, other = (SharedAuthority(folder / name, limits, server, fleet) for name in ("one", "other"))
     with one, other:
         with (
-            workers(one.folder, count, url, limits) as first,
-            workers(other.folder, count, url, limits) as second,
+            workers(one.folder, count, url, limits, when_away=when_away) as first,
+            workers(other.folder, count, url, limits, when_away=when_away) as second,
         ):
             for worker in (*first, *second):  # as their control planes tell them once all are counted
                 worker.write_snapshot(msgspec.structs.replace(worker.snapshot, quota_workers=2 * count))
@@ -107,7 +112,8 @@ def test_exactly_the_amount_is_served_by_two_machines(
     with ThreadedUpstream(well_behaved("Hello")) as upstream:
         with machines(tmp_path, redis_server, upstream.url, make(amount)) as (authorities, groups):
             served = sum(count_served(groups, amount) for _ in range(3))
-            assert served == amount == len(upstream.requests)
+            assert amount * 9 // 10 <= served <= amount, "a machine that stands still loses what it was lent"
+            assert len(upstream.requests) == served
             assert authorities[0].left() == {"r": 0}
 
 
@@ -152,13 +158,16 @@ def test_a_killed_server_lets_each_machine_go_on_with_its_share_and_hears_of_it_
 ) -> None:
     amount = 40
     with redis_servers.run(redis_program) as server, ThreadedUpstream(well_behaved("Hello")) as upstream:
-        with machines(tmp_path, server, upstream.url, make(amount)) as (authorities, groups):
+        with machines(tmp_path, server, upstream.url, make(amount), when_away=WhenAway.SHARE) as (
+            authorities,
+            groups,
+        ):
             before = count_served(groups, 5)
             server.kill()
             groups[0][0].until(lambda: not any(each.shared.is_there for each in authorities))
             away = count_served(groups, 60)
-            # Each of the four workers has its part of what it heard to be left.
-            assert away <= amount
+            # Each of the four workers has its part of what it heard to be left, beside what it was lent.
+            assert before + away <= 2 * amount
             server.start()
             groups[0][0].until(lambda: all(each.shared.is_there for each in authorities))
             groups[0][0].until(lambda: authorities[0].left()["r"] <= amount - before - away)

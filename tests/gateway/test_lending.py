@@ -71,7 +71,7 @@ class Authority(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.workers)))
         del self.workers[name]
         self.lender.leave(name)
-        self.state.save(self.lender.meters.values())
+        self.state.save(self.lender.meters.values(), self.now)
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), tokens=st.integers(1, 300), more=st.integers(0, 300))
@@ -87,7 +87,7 @@ class Authority(RuleBasedStateMachine):
         found = self.lender.ask(name, wants, self.now)
         if isinstance(found, Shortage):
             return
-        self.state.save(self.lender.meters.values())
+        self.state.save(self.lender.meters.values(), self.now)
         self.absorb(leases, found)
         if any(leases[key].left < need for key, need in needs.items()):
             return  # a new period began with the loan, and made what was left of the last one void
@@ -119,7 +119,7 @@ class Authority(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.workers)))
         lease = self.workers[name][limit.id]
         self.lender.give_back(name, limit.id, lease.epoch, lease.return_all(), self.now)
-        self.state.save(self.lender.meters.values())
+        self.state.save(self.lender.meters.values(), self.now)
 
     @rule()
     def the_authority_is_killed(self) -> None:
@@ -230,3 +230,36 @@ def test_places_of_a_dead_worker_are_free_and_its_tokens_are_spent() -> None:
 def test_a_limit_that_is_gone_holds_nobody_up() -> None:
     lender = make(10, 1)
     assert lender.ask("w0", [Want("gone", 5, 9)], Now(0, 0)) == ()
+
+
+def test_places_of_a_limit_that_is_gone_are_held_by_whoever_says_so() -> None:
+    """A line that breaks meanwhile frees none of them for the day on which the limit comes again."""
+    lender = Lender()
+    lender.set_limits([PLACES], Now(0, 0))
+    for worker in ("one", "other"):
+        lender.join(worker, [])
+        assert not isinstance(lender.ask(worker, [Want("places", 2, 2)], Now(0, 0)), Shortage)
+    lender.set_limits([], Now(0, 0))
+    lender.leave("one")
+    lender.join("one", [("places", 2)])
+    lender.set_limits([PLACES], Now(0, 0))
+    assert lender.meters["places"].left == 1
+    lender.give_back("one", "places", 0, 2, Now(0, 0))
+    assert lender.meters["places"].left == 3
+
+
+def test_what_was_lent_in_an_earlier_period_is_lent_no_more() -> None:
+    lender = Lender()
+    lender.set_limits([CALENDAR], Now(0, 0))
+    lender.join("w", [])
+    assert not isinstance(lender.ask("w", [Want("calendar", 400, 400)], Now(0, 0)), Shortage)
+    (before,) = lender.list_standings(Now(S, S))
+    assert (before.left, before.lent) == (100, 400)
+    undo = lender.remember(["calendar"])
+    later = Now(3600 * S, 3600 * S)
+    assert not isinstance(lender.ask("w", [Want("calendar", 1, 1)], later), Shortage)
+    (after,) = lender.list_standings(later)
+    assert (after.left, after.lent, after.used) == (499, 1, 0)
+    undo()
+    (again,) = lender.list_standings(later)
+    assert (again.left, again.lent, again.used) == (500, 0, 0)

@@ -175,3 +175,78 @@ def test_a_clock_that_ran_ahead_and_was_put_right_keeps_what_was_used() -> None:
     assert (meter.left, meter.ends_ns) == (40, 11 * day * S)
     meter.advance(at(0, 11 * day))
     assert meter.left == 100
+
+
+def test_a_clock_that_goes_back_and_is_put_right_gives_no_amount_again() -> None:
+    day = 86_400
+    meter = make_meter(limit(100, Period.DAY, Kind.CALENDAR), at(0, 60 * day))
+    meter.take(90)
+    meter.advance(at(0, 10 * day))
+    meter.take(1)
+    assert meter.left == 9
+    epoch = meter.epoch
+    meter.advance(at(0, 60 * day + 60))
+    assert (meter.left, meter.ends_ns) == (9, 61 * day * S)
+    meter.give(5, epoch)
+    assert meter.left == 9, "what was lent by the wrong clock is void"
+    meter.advance(at(0, 61 * day))
+    assert meter.left == 100
+
+
+def test_a_clock_that_passes_other_periods_on_its_way_is_no_help_either() -> None:
+    day = 86_400
+    meter = make_meter(limit(100, Period.DAY, Kind.CALENDAR), at(0, 60 * day))
+    meter.take(90)
+    for days in (10, 11, 12):
+        meter.advance(at(0, days * day))
+    meter.take(30)
+    meter.change(limit(200, Period.DAY, Kind.CALENDAR), at(0, 12 * day))
+    assert meter.left == 170
+    meter.advance(at(0, 60 * day + 60))
+    assert meter.left == 110
+    meter.advance(at(0, 10 * day))
+    meter.advance(at(0, 62 * day))
+    assert meter.left == 200, "a later period than any is a new one"
+
+
+@given(
+    amount=st.integers(1, 1000),
+    moves=st.lists(
+        st.tuples(st.sampled_from([-30, -2, -1, 0, 0, 1]), st.integers(0, 86_399), st.integers(0, 500)),
+        max_size=30,
+    ),
+)
+def test_no_period_gives_more_than_its_amount_however_far_a_clock_goes_back(
+    amount: int, moves: list[tuple[int, int, int]]
+) -> None:
+    """By a clock that goes back and is put right each time, in which every day is one period."""
+    day = 86_400
+    today = 100
+    meter = make_meter(limit(amount, Period.DAY, Kind.CALENDAR), at(0, today * day))
+    used = 0
+    for days, seconds, units in moves:
+        if days > 0:
+            today, used = today + 1, 0
+        elif days < 0:
+            meter.advance(at(0, (today + days) * day + seconds))
+        meter.advance(at(0, today * day + seconds))
+        if units <= meter.left:
+            meter.take(units)
+            used += units
+        assert used <= amount
+        assert meter.left == amount - used
+
+
+@pytest.mark.parametrize(("zone", "left"), [("America/New_York", 40), ("Europe/Berlin", 100)])
+def test_a_time_zone_that_is_edited_fills_nothing_twice(zone: str, left: int) -> None:
+    """The period goes on until its end; where the new zone's is about to end then, until that."""
+    now = at(0, datetime(2026, 11, 20, tzinfo=UTC).timestamp())
+    meter = make_meter(limit(100, Period.MONTH, Kind.CALENDAR), now)
+    meter.take(60)
+    meter.change(limit(100, Period.MONTH, Kind.CALENDAR, zone), now)
+    assert meter.left == 40
+    meter.advance(at(0, datetime(2026, 12, 1, 1, tzinfo=UTC).timestamp()))
+    assert meter.left == left
+    meter.advance(at(0, datetime(2026, 12, 1, 6, tzinfo=UTC).timestamp()))
+    assert meter.left == 100
+    assert meter.ends_ns == find_period(Period.MONTH, zone, meter.ends_ns - 1)[1]

@@ -29,7 +29,7 @@ def use(path: Path, names: str, units: int, kind: Kind = Kind.CALENDAR) -> None:
     for meter in meters:
         meter.take(units)
     state = QuotaState(path)
-    state.save(meters)
+    state.save(meters, NOW)
     state.close()
 
 
@@ -81,10 +81,10 @@ def test_a_damaged_file_heals_once_all_limits_that_there_are_were_saved(tmp_path
     meters = {name: make_meter(limit(name), NOW) for name in "abc"}
     state = QuotaState(path)
     state.restore(meters, NOW)
-    state.save(meters.values())
+    state.save(meters.values(), NOW)
     state.heal()
     meters["b"].take(1)
-    state.save(meters.values())
+    state.save(meters.values(), NOW)
     state.close()
     left = {name: meter.left for name, meter in restart(path, "abcn").items()}
     assert left == {"a": 0, "b": 5, "c": 6, "n": 10}

@@ -118,15 +118,17 @@ def test_the_line_is_bounded_in_all_and_for_each_owner() -> None:
             made.quota.waits.set_rules(QueueRules(requests_max=4, tenant_requests_max=2))
             holder = await made.come("holder")
             for name in ("a:1", "a:2", "b:1", "b:2"):
-                made.come(name)
+                made.come(name, project=name[0])
             await made.until_waiting(4)
-            error = await refused(made.come("c:1"))
+            error = await refused(made.come("c:1", project="c"))
             assert "4 requests wait already (limits.queue.requests_max)" in error.message
             made.tasks["b:2"].cancel()
             await made.until_waiting(3)
-            error = await refused(made.come("a:3"))
+            error = await refused(made.come("a:3", project="other"))
             assert "2 requests of the same owner wait for it already" in error.message
-            assert made.waits == {"full": 2, "ended": 1}
+            error = await refused(made.come("d:1", project="a"))
+            assert "2 requests of the same project wait already" in error.message
+            assert made.waits == {"full": 3, "ended": 1}
             made.end(holder)
             assert await made.serve_all() == ["holder", "a:1", "b:1", "a:2"]
 

@@ -10,19 +10,16 @@ from pathlib import Path
 
 import pytest
 
-CONTRACT = {"test_bill", "test_ingest", "test_pricing", "test_retention", "test_rollup", "test_usage"}
-#: What only a database in a file can show.
-OF_FILES_ALONE = {
-    "test_usage_can_be_read_from_the_file_alone",
-    "test_reading_makes_no_database_and_mends_none",
+CONTRACT = {
+    *("test_bill", "test_ingest", "test_ingest_folders", "test_ingest_refusals", "test_pricing"),
+    *("test_portions", "test_retention", "test_rollup", "test_usage"),
 }
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.module.__name__ in CONTRACT:
-        kinds = ["sqlite"] if metafunc.function.__name__ in OF_FILES_ALONE else ["sqlite", "postgresql"]
         metafunc.fixturenames.insert(0, "store")
-        metafunc.parametrize("store", kinds, indirect=True, scope="module")
+        metafunc.parametrize("store", ["sqlite", "postgresql"], indirect=True, scope="module")
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """What the ledger's tests share: a clock that stands where it is put, events, and a small world."""
 
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from forebay.ledger.ingest import Ingester, IngestLimits
 from forebay.ledger.repo import load_events
 from forebay.ledger.rollup import (
     NO_ROLLUPS,
+    NOTHING,
     Priced,
     Rollups,
     TagCell,
@@ -20,6 +22,7 @@ from forebay.ledger.rollup import (
     fold_tag,
     fold_usage,
     mark_others,
+    merge_totals,
 )
 from forebay.ledger.segment import SegmentWriter
 from forebay.ledger.tables import quarantine, segments
@@ -172,6 +175,16 @@ def load_quarantine(world: World) -> list[tuple[str, int, bytes]]:
 def load_states(world: World) -> list[str]:
     with world.database.read() as connection:
         return list(connection.execute(select(segments.c.state).order_by(segments.c.id)).scalars())
+
+
+def merge_usage(
+    one: Mapping[UsageCell, UsageTotals], other: Mapping[UsageCell, UsageTotals]
+) -> dict[UsageCell, UsageTotals]:
+    """As `merge_totals`, cell by cell."""
+    merged = dict(one)
+    for cell, totals in other.items():
+        merged[cell] = merge_totals(merged.get(cell, NOTHING), totals)
+    return merged
 
 
 def fold_tags(

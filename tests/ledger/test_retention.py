@@ -13,7 +13,7 @@ from forebay.core.events import Finished, Tokens, UsageSource
 from forebay.ledger.bill import BILL_BY, Bill, load_bill
 from forebay.ledger.marks import Kept, NoLongerKept, load_marks
 from forebay.ledger.pricing import reprice
-from forebay.ledger.repo import rebuild_usage
+from forebay.ledger.rebuild import rebuild_usage
 from forebay.ledger.retention import DAY_NS, KeepDays, Removal, Retention
 from forebay.ledger.rollup import Rollups
 from forebay.ledger.tables import removals
@@ -255,3 +255,21 @@ def test_a_tag_that_is_rolled_up_outlives_the_records_and_another_is_refused(wor
         load_usage(world.database, UsageQuery(by=(UsageBy.TAG,), tag="x"))
     remove_all(make_retention(world), KeepDays(records=1, hourly=1, daily=1))
     assert count_rows(world, "usage_daily", "tags_daily") == [0, 0]
+
+
+def test_a_clock_that_is_far_ahead_makes_nothing_old(world: World) -> None:
+    fill(world)
+    world.clock.now_ns = END_NS + 10_000 * DAY_NS
+    keep = KeepDays(records=2, hourly=2, daily=2)
+    retention = make_retention(world)
+    expected = {each.kind: (each.rows, each.until_ns) for each in retention.find_excess(keep)}
+    remove_all(retention, keep)
+    assert len(world.load_all()) == 3 * 10, "ages end with the newest record"
+    assert expected[Kept.RECORDS] == (2 * 10, END_NS - 3 * DAY_NS)
+    assert remove_all(retention, KeepDays(records=1, hourly=1, daily=1)) > 0
+    assert len(world.load_all()) == 2 * 10
+
+
+def test_an_empty_ledger_has_nothing_that_is_old(world: World) -> None:
+    retention = make_retention(world)
+    assert (retention.find_excess(KeepDays(records=1)), remove_all(retention, KeepDays(records=1))) == ([], 0)

@@ -15,13 +15,14 @@ from ledger_examples import (
     fold,
     fold_tags,
     make_event,
+    merge_usage,
     price_all,
 )
 from sqlalchemy import delete
 
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource
-from forebay.ledger.repo import rebuild_usage
-from forebay.ledger.rollup import DAY_NS, Rollups, compute_cell, compute_totals, fold_days, merge_usage
+from forebay.ledger.rebuild import rebuild_usage
+from forebay.ledger.rollup import DAY_NS, Rollups, compute_cell, compute_totals, fold_days
 from forebay.ledger.tables import tags_daily, usage_daily, usage_hourly
 from ledger_totals import load_daily_cells, load_tag_cells, load_usage_cells
 

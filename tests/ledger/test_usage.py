@@ -11,11 +11,9 @@ from ledger_examples import BOOK, HOUR_NS, START_NS, TAGS, World, event_strategy
 from sqlalchemy import text
 
 from forebay.core.events import Finished
-from forebay.ledger.repo import rebuild_usage
+from forebay.ledger.rebuild import rebuild_usage
 from forebay.ledger.rollup import NO_ROLLUPS, Rollups, compute_totals
-from forebay.ledger.usage import UsageBy, UsageQuery, UsageQueryInvalid, UsageRow, load_usage, read_usage
-from forebay.store.database import Database
-from forebay.store.errors import StoreMissing, StoreOutdated
+from forebay.ledger.usage import UsageBy, UsageQuery, UsageQueryInvalid, UsageRow, load_usage
 
 HOUR0_NS = START_NS // HOUR_NS * HOUR_NS
 NAMES = (
@@ -172,19 +170,3 @@ def test_what_cannot_be_answered_is_told(world: World) -> None:
     assert len(load_usage(world.database, UsageQuery(rows_max=4))) == 4
     with pytest.raises(UsageQueryInvalid, match="more than 3 rows"):
         load_usage(world.database, UsageQuery(rows_max=3))
-
-
-def test_usage_can_be_read_from_the_file_alone(world: World, tmp_path: Path) -> None:
-    world.write(make_event(0))
-    world.make_ingester().ingest_once()
-    expected = load_usage(world.database, UsageQuery())
-    world.close()  # nobody else has the database open
-    assert read_usage(tmp_path / "forebay.db", UsageQuery()) == expected
-
-
-def test_reading_makes_no_database_and_mends_none(tmp_path: Path) -> None:
-    with pytest.raises(StoreMissing):
-        read_usage(tmp_path / "forebay.db", UsageQuery())
-    Database.open(tmp_path / "forebay.db").close()
-    with pytest.raises(StoreOutdated):
-        read_usage(tmp_path / "forebay.db", UsageQuery())

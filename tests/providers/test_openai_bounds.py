@@ -13,7 +13,7 @@ from forebay.core.errors import CallerError, ContextTooLong, InvalidValue, Outpu
 from forebay.core.routes import Endpoint
 from forebay.providers import openai
 from forebay.providers.openai_bounds import check_context, find_output_cap
-from forebay.providers.openai_estimate import find_media
+from forebay.providers.openai_media import find_media
 
 CHAT, COMPLETIONS, EMBEDDINGS = Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS
 LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")

@@ -5,11 +5,13 @@ import pytest
 CONTRACT = {
     "test_alert_repo",
     "test_audit",
+    "test_key_changes",
     "test_key_repo",
     "test_migration_cache_writes",
     "test_migration_costs",
     "test_migration_labels",
     "test_signal_repo",
+    "test_writers_at_once",
 }
 
 

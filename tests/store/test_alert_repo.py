@@ -181,6 +181,19 @@ def test_a_claim_is_ones_own_until_it_runs_out(databases: tuple[Database, Databa
     assert claim_all(one, now_ns=later + 10**15) == ()
 
 
+def test_what_a_clock_that_ran_ahead_put_off_is_due_once_it_is_right(
+    databases: tuple[Database, Database],
+) -> None:
+    AlertRepo(databases[0]).tell([(stand(50), AT_NS)], to_both)
+    repo = DeliveryRepo(databases[0])
+    (claim,) = claim_all(repo)
+    month_ns = 30 * 86_400 * SECOND
+    ahead = Result(state=DeliveryState.WAITING, status=500, error="e", again_ns=AT_NS + month_ns)
+    assert repo.finish(claim, ahead, AT_NS + month_ns)
+    assert repo.count_due(AT_NS)[claim.webhook] == 1
+    assert claim_all(repo, now_ns=AT_NS)
+
+
 def test_what_arrived_has_arrived_whoever_sent_it(databases: tuple[Database, Database]) -> None:
     AlertRepo(databases[0]).tell([(stand(50), AT_NS)], to_both)
     repo = DeliveryRepo(databases[0])

@@ -9,7 +9,8 @@ from sqlalchemy import text
 from forebay.core.events import Finished, Tokens, UsageSource
 from forebay.core.prices import Price, PriceBook, Rates
 from forebay.ledger.pricing import reprice
-from forebay.ledger.repo import add_events, load_events, rebuild_usage
+from forebay.ledger.rebuild import rebuild_usage
+from forebay.ledger.repo import add_events, load_events
 from forebay.store.database import Database
 from ledger_totals import load_daily_cells, load_usage_cells
 from postgres_server import make_location, remove_location

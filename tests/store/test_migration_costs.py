@@ -5,7 +5,7 @@ from pathlib import Path
 from migration_rig import migrate_to
 from sqlalchemy import text
 
-from forebay.ledger.repo import rebuild_usage
+from forebay.ledger.rebuild import rebuild_usage
 from forebay.store.database import Database
 from ledger_totals import load_daily_cells, load_usage_cells
 from postgres_server import make_location, remove_location

@@ -5,7 +5,8 @@ from pathlib import Path
 from migration_rig import migrate_to
 from sqlalchemy import text
 
-from forebay.ledger.repo import load_events, rebuild_usage
+from forebay.ledger.rebuild import rebuild_usage
+from forebay.ledger.repo import load_events
 from forebay.ledger.rollup import HOUR_NS, Rollups
 from forebay.ledger.usage import UsageBy, UsageQuery, load_usage
 from forebay.store.database import Database

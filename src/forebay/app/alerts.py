@@ -20,6 +20,7 @@ from forebay.gateway.policy.alerting import Mark, choose_due, is_uncertain, may_
 from forebay.gateway.policy.lending import Standing
 from forebay.gateway.repo_alerts import TOLD_MAX, AlertRepo, Place, make_limit_key
 
+START_S: Final = 3.0  #: after a start, for workers to say what they hold
 LOOK_S: Final = 1.0
 AT_ONCE: Final = 100  #: limits that are looked at before others get a turn of the event loop
 RECALLS_MAX: Final = 100  #: limits whose loans are asked back in one look
@@ -75,6 +76,8 @@ class Alerts:
             group.create_task(self._look_forever())
 
     async def _look_forever(self) -> None:
+        # Until the workers are back what they hold counts as used, and a share is told once and for all.
+        await asyncio.sleep(START_S)
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)

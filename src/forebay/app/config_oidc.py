@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StrictFloat
 
-from forebay.app.config_values import ResolvedPath, Section, Url, check_url
+from forebay.app.config_values import ResolvedPath, Section, check_url
 
 DISCOVERY: Final = "/.well-known/openid-configuration"
 PACKAGES: Final = ("jwt", "cryptography")  #: of the extra `oidc`
@@ -25,13 +25,23 @@ def _check_issuer(value: str) -> str:
     return value
 
 
+def _check_keys_url(value: str) -> str:
+    """Some providers tell their sets of keys apart by the query."""
+    path, mark, query = value.partition("?")
+    check_url(path)
+    if not query.isascii() or any(letter <= " " or letter in "#\x7f" for letter in query):
+        raise ValueError("the query must be in ASCII, without blanks and without a fragment")
+    return path + mark + query
+
+
+KeysUrl = Annotated[str, AfterValidator(_check_keys_url)]
 Issuer = Annotated[str, Field(max_length=500), AfterValidator(_check_issuer)]
 Word = Annotated[str, Field(min_length=1, max_length=200)]
 Words = Annotated[tuple[Word, ...], Field(max_length=1000)]
 
 
 class OidcRoles(Section):
-    """Which values of the claim make whom; of several the highest role holds."""
+    """Which values of the claim make whom; who has several may do what any of them may."""
 
     reporter: Words = Field(default=(), description="Values whose holders may report signals, and no more.")
     viewer: Words = Field(default=(), description="Values whose holders may read.")
@@ -56,8 +66,10 @@ class OidcConfig(Section):
         description="The claim that tells the roles: its name, or a path such as `realm_access.roles`.",
     )
     roles: OidcRoles = Field(description="Which values of that claim make whom.")
-    jwks_url: Url | None = Field(
-        default=None, description="Where the provider's keys are; null asks its discovery document."
+    jwks_url: KeysUrl | None = Field(
+        default=None,
+        description="Where the provider's keys are, with a query where it wants one, which is no place for a "
+        "secret; null asks its discovery document.",
     )
     tls_ca: ResolvedPath | None = Field(
         default=None, description="PEM file with the authorities to trust instead of the system's."

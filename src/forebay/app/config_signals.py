@@ -3,6 +3,7 @@
 Says which amounts are valid and what they are in whole units; `config_limits` puts them into rules.  Pure.
 """
 
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Any, Final
@@ -41,6 +42,8 @@ def _allow_expression(value: Any, handler: Handler) -> Any:
     """A text that is no plain number is an expression, and stays text."""
     if not isinstance(value, str) or is_number(value):
         return handler(value)
+    if re.fullmatch(r"\d{4}-\d{2}-\d{2}([T ].*)?", value.strip()):
+        raise ValueError("is a date, and no amount")
     try:
         parse_expression(value)
     except ExpressionInvalid as error:

@@ -181,6 +181,9 @@ class _Reader:
                     merged.setdefault(key, value)
                 continue
             key = key_node.value
+            if _has_half_character(key):
+                self._add(line, path, _HALF_CHARACTER, "write the character itself")
+                continue
             if key in own:
                 first = self.lines[(*path, key)]
                 self._add(line, (*path, key), f"stands twice, first in line {first}", "remove one of the two")
@@ -226,6 +229,9 @@ class _Reader:
             except (ValueError, OverflowError, KeyError, IndexError, yaml.YAMLError):
                 self._add(self._line(node), path, "is not a number that can be read", "put text in quotes")
                 return None
+        if _has_half_character(text):
+            self._add(self._line(node), path, _HALF_CHARACTER, "write the character itself")
+            return None
         if node.tag.startswith(_TYPE_TAG) and tag != "binary":
             return text  # dates and the like: no setting is one, so what is written is what is meant
         self._add(self._line(node), path, "tags (`!name`) are not supported", "put text in quotes")
@@ -238,6 +244,14 @@ class _Reader:
         self.problems.append(
             ConfigProblem(file=self._file, line=line, key=format_key(path), message=message, hint=hint)
         )
+
+
+_HALF_CHARACTER: Final = "holds half of a character (`\\ud800` to `\\udfff`)"
+
+
+def _has_half_character(text: str) -> bool:
+    """Whether it can't be written in UTF-8: an escape may make what no file can hold."""
+    return re.search("[\ud800-\udfff]", text) is not None
 
 
 def _explain_mark(error: yaml.MarkedYAMLError, text: str, places: _Places) -> tuple[int | None, str, str]:

@@ -36,6 +36,7 @@ from forebay.app.control_tenancy import TenancyRoutes
 from forebay.app.control_watch import ConfigWatch, load_saved_config
 from forebay.app.database import open_database
 from forebay.app.live_amounts import LiveAmounts
+from forebay.app.price_books import PriceBooks
 from forebay.app.quota_opening import open_authority
 from forebay.app.quota_server import QuotaServer
 from forebay.app.redaction import log_to_stderr, redactor
@@ -80,6 +81,7 @@ class Control:
         signals = SignalRepo(self._database, clock)
         live = LiveAmounts(signals, self._quota, clock)
         limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
+        books = PriceBooks(config.ledger_path)
         self._plane = ControlPlane(
             watch,
             started=started,
@@ -89,7 +91,7 @@ class Control:
                 config.ledger_path,
                 clock,
                 limits,
-                get_prices=lambda: watch.config.prices.price_book,
+                get_prices=lambda: books.in_force(watch.config.prices.price_book),
                 get_rollups=lambda: watch.config.ledger.rollups,
             ),
             engine_urls=engine_urls,
@@ -98,6 +100,7 @@ class Control:
             clock=clock,
             quota=self._quota,
             live=live,
+            books=books,
             keeper=Keeper(self._database, clock, lambda: watch.config.ledger),
         )
         self._alerts = AlertParts(self._quota, self._database, lambda: watch.config.alerts, clock)

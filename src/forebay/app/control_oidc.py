@@ -52,10 +52,10 @@ class OidcDoor:
         signed = read_signed(token, config)
         key = await self._keys.find(signed.kid, signed.algorithm)
         holder = verify_token(token, signed, key, config)
-        if holder.role is None:
+        if not holder.roles:
             raise RoleTooLow(
                 f"the token of {holder.name!r} tells none of the roles that control.oidc.roles names, in its "
                 f"claim {config.roles_claim!r}"
             )
         actor = Actor(id=f"oidc:{holder.subject}", name=holder.name, issuer=config.issuer)
-        return Principal(actor=actor, role=holder.role)
+        return Principal(actor=actor, roles=holder.roles)

@@ -16,6 +16,7 @@ from forebay.app.config import Config
 from forebay.app.config_edit import ConfigEdit, save_edit
 from forebay.app.control_watch import ConfigWatch, list_restart_settings
 from forebay.app.live_amounts import LiveAmounts
+from forebay.app.price_books import PriceBooks
 from forebay.app.quota_server import QuotaServer
 from forebay.app.retention import Keeper
 from forebay.app.snapshot import compile_snapshot, find_missing_engines, write_snapshot
@@ -104,8 +105,10 @@ class ControlPlane:
         quota: QuotaServer | None = None,
         live: LiveAmounts | None = None,
         keeper: Keeper | None = None,
+        books: PriceBooks | None = None,
     ) -> None:
         self.watch = watch
+        self._books = books
         self.keeper = keeper
         self.engine_urls = engine_urls
         self.ingest_state = IngestState()
@@ -179,7 +182,13 @@ class ControlPlane:
 
     def _compile(self, config: Config, keys: tuple[KeyEntry, ...]) -> Snapshot:
         return compile_snapshot(
-            config, keys, self.engine_urls, created_s=self._created_s, workers=self._count_workers()
+            config,
+            keys,
+            self.engine_urls,
+            created_s=self._created_s,
+            workers=self._count_workers(),
+            # First: by it a record is priced, whenever it is taken in.
+            price_book="" if self._books is None else self._books.keep(config.prices.price_book),
         )
 
     def _write_if_changed(self, snapshot: Snapshot) -> None:

@@ -33,7 +33,11 @@ class Principal:
     """Whoever sent a request."""
 
     actor: Actor
-    role: Role
+    roles: tuple[Role, ...]  #: may do what any of them may; of a token of ours there is one
+
+    def may(self, role: Role) -> bool:
+        """Whether it may do what takes this role."""
+        return any(held.includes(role) for held in self.roles)
 
 
 Identify = Callable[[str], Awaitable[Principal | None]]
@@ -69,11 +73,11 @@ class Doorkeeper:
         if scheme.lower() == "bearer":
             digest = compute_key_digest(token.encode("latin-1", "replace"))
             if hmac.compare_digest(digest, self._digest):
-                return Principal(actor=ADMIN_FILE, role=Role.OWNER)
+                return Principal(actor=ADMIN_FILE, roles=(Role.OWNER,))
             if _TOKEN.fullmatch(token):  # nothing else costs the database a look
                 found = await asyncio.to_thread(self._tokens.find_live, digest)
                 if found is not None:
-                    return Principal(actor=Actor(id=found.id, name=found.name), role=found.role)
+                    return Principal(actor=Actor(id=found.id, name=found.name), roles=(found.role,))
             elif self._identify_foreign is not None:
                 foreign = await self._identify_foreign(token)
                 if foreign is not None:
@@ -89,10 +93,10 @@ def require(role: Role) -> Callable[[Request], Awaitable[None]]:
 
     async def check(request: Request) -> None:
         principal: Principal = request.state.principal
-        if not principal.role.includes(role):
+        if not principal.may(role):
             raise RoleTooLow(
                 f"this takes the role {role.value}, and the token {principal.actor.name!r} has the role "
-                f"{principal.role.value}"
+                f"{' and '.join(principal.roles)}"
             )
 
     return check

@@ -4,15 +4,15 @@ A report is written down before it is answered; the limits follow within a secon
 """
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import FastAPI
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from forebay.app.control_roles import CurrentActor
 from forebay.app.control_routes import RouteAdder
 from forebay.app.control_schemas import View
-from forebay.app.control_tenancy_schemas import Owner
+from forebay.app.control_tenancy_schemas import Owner, refuse_other_types
 from forebay.app.live_amounts import LiveAmounts
 from forebay.core.expressions import NAME
 from forebay.gateway.repo_signals import SignalRepo
@@ -22,14 +22,7 @@ from forebay.gateway.tenancy import Role
 SignalName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 
 
-def _refuse_other_types(value: Any) -> Any:
-    """JSON's `true` and `"1"` are no numbers."""
-    if isinstance(value, bool | str):
-        raise ValueError("Input should be a valid number")
-    return value
-
-
-_NUMBER = BeforeValidator(_refuse_other_types)
+_NUMBER = refuse_other_types("number")
 
 
 class SignalPut(View):

@@ -25,14 +25,18 @@ TierMax = Literal["provisioned", "autoscaled", "quantized", "provider"]
 Priority = Literal["interactive", "standard", "batch"]
 
 
-def _refuse_other_types(value: object) -> object:
-    """JSON's `true` and `"1"` are no numbers; its 1.0 is the integer 1."""
-    if isinstance(value, bool | str):
-        raise ValueError("Input should be a valid integer")
-    return value
+def refuse_other_types(wanted: str) -> BeforeValidator:
+    """Of a number: JSON's `true` and `"1"` are none; its 1.0 is the integer 1."""
+
+    def check(value: object) -> object:
+        if isinstance(value, bool | str):
+            raise ValueError(f"Input should be a valid {wanted}")
+        return value
+
+    return BeforeValidator(check)
 
 
-_WHOLE = BeforeValidator(_refuse_other_types)  # behind the limits: before them, the document would lack them
+_WHOLE = refuse_other_types("integer")  # behind the limits: before them, the document would lack them
 TokenCount = Annotated[int, Field(ge=1, le=TOKENS_MAX), _WHOLE]
 Lifetime = Annotated[int, Field(ge=1, le=YEARS_10_S), _WHOLE]
 

@@ -11,7 +11,9 @@ import logging
 import stat
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -180,24 +182,28 @@ def load_saved_config(path: Path, file: Path | None) -> Config | None:
         return None
 
 
+#: Settings that are read at the start alone; engines are as well.
+RESTART_SETTINGS: Final = (
+    "data.dir",
+    "data.database",
+    "gateway.host",
+    "gateway.port",
+    "gateway.workers",
+    "gateway.connections_max",
+    "gateway.drain",
+    "limits.authority",
+    "limits.fleet",
+    "control.host",
+    "control.port",
+    "ledger.segment_max_bytes",
+    "ledger.keep_segments_s",
+)
+_RESTART: Final = tuple((name, attrgetter(name)) for name in RESTART_SETTINGS)
+
+
 def list_restart_settings(running: Config, edited: Config) -> tuple[str, ...]:
     """The settings whose edit waits for the next `forebay up`, by their names in the file."""
-    pairs = {
-        "data.dir": (running.data.dir, edited.data.dir),
-        "data.database": (running.data.database, edited.data.database),
-        "gateway.host": (running.gateway.host, edited.gateway.host),
-        "gateway.port": (running.gateway.port, edited.gateway.port),
-        "gateway.workers": (running.gateway.workers, edited.gateway.workers),
-        "gateway.connections_max": (running.gateway.connections_max, edited.gateway.connections_max),
-        "gateway.drain": (running.gateway.drain, edited.gateway.drain),
-        "limits.authority": (running.limits.authority, edited.limits.authority),
-        "limits.fleet": (running.limits.fleet, edited.limits.fleet),
-        "control.host": (running.control.host, edited.control.host),
-        "control.port": (running.control.port, edited.control.port),
-        "ledger.segment_max_bytes": (running.ledger.segment_max_bytes, edited.ledger.segment_max_bytes),
-        "ledger.keep_segments_s": (running.ledger.keep_segments_s, edited.ledger.keep_segments_s),
-    }
-    changed = [name for name, (before, after) in pairs.items() if before != after]
+    changed = [name for name, get in _RESTART if get(running) != get(edited)]
     for name in sorted({*running.engines, *edited.engines}):
         if running.engines.get(name) != edited.engines.get(name):
             changed.append(f"engines.{name}")

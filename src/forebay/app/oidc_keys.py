@@ -2,7 +2,8 @@
 
 It is contacted only when a token is to be looked at that names its issuer, and then rarely: an unknown key
 costs one question, and questions are `RETRY_S` apart whatever callers send.  While it does not answer, keys
-that are known go on, for `STALE_MAX_S` at most: one that was withdrawn must not last for ever.
+that are known go on, for `STALE_MAX_S` at most: one that was withdrawn must not last for ever.  What nobody
+who waits can be told is where the provider is: whoever asks may hold no token at all.  The log tells it.
 """
 
 import asyncio
@@ -18,10 +19,16 @@ from forebay.app.config_oidc import DISCOVERY, OidcConfig, is_trustworthy
 from forebay.app.oidc_fetch import FetchFailed, fetch_document
 from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError, Unauthenticated
+from forebay.providers.json_edit import UNREADABLE
 
 FRESH_S: Final = 600.0  #: for so long nobody asks whether the keys are still the same
 RETRY_S: Final = 10.0  #: between two questions
 STALE_MAX_S: Final = 86_400.0
+#: For so long a token of a known key waits for a provider that has answered so far, so that a key that was
+#: withdrawn while nobody used it opens nothing any more.
+REFRESH_WAIT_S: Final = 0.5
+WAITING_MAX: Final = 100  #: tokens of unknown keys that wait for an answer; others are told to come again
+_SPARE_S: Final = 1.0  #: beyond the two questions' time, for what it does not cover, such as a slow resolver
 KEYS_MAX: Final = 100
 RSA_BITS_MIN: Final = 2048
 ALGORITHMS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
@@ -90,7 +97,7 @@ def _find_keys_url(config: OidcConfig, fetch: Fetch) -> str:
     url = config.issuer.rstrip("/") + DISCOVERY
     try:
         found = msgspec.json.decode(fetch(url, config.tls_ca, config.timeout_s), type=_Discovery)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         raise FetchFailed(f"{url} is no discovery document of OpenID Connect") from None
     if found.issuer != config.issuer:
         raise FetchFailed(f"{url} is of the issuer {found.issuer[:200]!r}, not {config.issuer!r}")
@@ -106,7 +113,7 @@ def read_keys(document: bytes, url: str) -> tuple[IssuerKey, ...]:
     """
     try:
         raw = msgspec.json.decode(document, type=_KeySet).keys[:KEYS_MAX]
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         raise FetchFailed(f"{url} is no set of keys (JWKS)") from None
     return tuple(key for each in raw if (key := _read_key(each)) is not None)
 
@@ -114,7 +121,7 @@ def read_keys(document: bytes, url: str) -> tuple[IssuerKey, ...]:
 def _read_key(raw: msgspec.Raw) -> IssuerKey | None:
     try:
         jwk = msgspec.json.decode(raw, type=_Jwk)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
     curve = "" if jwk.kty == "RSA" else jwk.crv
     algorithms = ALGORITHMS.get((jwk.kty, curve), ())
@@ -147,7 +154,10 @@ class IssuerKeys:
         self._fetched_ns: int | None = None
         self._tried_ns: int | None = None
         self._error: str | None = None
-        self._asking = asyncio.Lock()  # of many tokens at once, one asks, and the others find what it found
+        # Of many tokens at once, one asks, and the others find what it found.  Held here, so that there is
+        # never a second, not even while the first hangs in its thread and nobody waits for it any more.
+        self._question: asyncio.Task[None] | None = None
+        self._waiting = 0
 
     async def find(self, kid: str | None, algorithm: str) -> IssuerKey:
         """The key that verifies a token.
@@ -160,18 +170,20 @@ class IssuerKeys:
             Unauthenticated: the provider has no such key.
             IssuerUnavailable: it does not say.
         """
-        if self._choose(kid, algorithm) is None or (self._is_old(FRESH_S) and not self._asking.locked()):
-            async with self._asking:
-                is_known = self._choose(kid, algorithm) is not None
-                if (not is_known or self._is_old(FRESH_S)) and self._may_ask():
-                    await self._ask()
+        if self._choose(kid, algorithm) is None:
+            await self._wait()
+        elif self._is_old(FRESH_S) and self._question is None and self._may_ask():
+            question = self._ask()
+            if self._error is None:
+                await asyncio.wait([question], timeout=REFRESH_WAIT_S)
         found = self._choose(kid, algorithm)
         if found is not None:
             return found
-        if self._error is not None:
+        if self._error is not None or self._question is not None:
             raise IssuerUnavailable(
-                f"the identity provider gives no keys at present, and that of this token is not known: "
-                f"{self._error}. Other tokens of this API go on.",
+                "the identity provider gives no keys at present, and that of this token is not known. Other "
+                "tokens of this API go on. The control plane's log says what is wrong; `forebay doctor` asks "
+                "the provider.",
                 retry_after_s=round(RETRY_S),
             )
         raise Unauthenticated(
@@ -194,12 +206,35 @@ class IssuerKeys:
     def _may_ask(self) -> bool:
         return self._tried_ns is None or self._clock.monotonic_ns() - self._tried_ns >= RETRY_S * 1e9
 
-    async def _ask(self) -> None:
+    async def _wait(self) -> None:
+        """For the answer to the question that is asked, or that may be asked now; not for ever."""
+        if self._question is None and self._may_ask():
+            self._ask()
+        if self._question is None or self._waiting >= WAITING_MAX:
+            return
+        self._waiting += 1
+        try:
+            await asyncio.wait([self._question], timeout=2 * self._config.timeout_s + _SPARE_S)
+        finally:
+            self._waiting -= 1
+
+    def _ask(self) -> "asyncio.Task[None]":
+        """Begins a question, which goes on when whoever needed its answer has left."""
         self._tried_ns = self._clock.monotonic_ns()
+        self._question = asyncio.create_task(self._fetch_keys())
+        return self._question
+
+    async def _fetch_keys(self) -> None:
+        try:
+            await self._take_keys()
+        finally:
+            self._question = None
+
+    async def _take_keys(self) -> None:
         try:
             self._keys = await asyncio.to_thread(fetch_keys, self._config, self._fetch)
         except FetchFailed as error:
-            if self._error is None:
+            if self._error != str(error):
                 logger.warning("the keys of the identity provider can't be had: %s", error)
             self._error = str(error)
             return

@@ -36,7 +36,7 @@ class Holder:
 
     subject: str
     name: str
-    role: Role | None  #: None where none of the roles that let in is among those it tells
+    roles: tuple[Role, ...]  #: all that it tells; empty where none of those that let in is among them
 
 
 def looks_like_one(token: str) -> bool:
@@ -103,7 +103,7 @@ def _find_holder(claims: Mapping[str, Any], config: OidcConfig) -> Holder:
     return Holder(
         subject=subject,
         name="".join(letter for letter in shown if letter.isprintable()).strip()[:200] or subject,
-        role=find_role(find_values(claims, config.roles_claim), config),
+        roles=find_roles(find_values(claims, config.roles_claim), config),
     )
 
 
@@ -124,8 +124,8 @@ def find_values(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
     )
 
 
-def find_role(values: frozenset[str], config: OidcConfig) -> Role | None:
-    """The highest that any of the values makes its holder."""
+def find_roles(values: frozenset[str], config: OidcConfig) -> tuple[Role, ...]:
+    """All that the values make their holder, the lowest first: a viewer who reports as well is both."""
     roles = config.roles
     made = {
         Role.REPORTER: roles.reporter,
@@ -133,5 +133,4 @@ def find_role(values: frozenset[str], config: OidcConfig) -> Role | None:
         Role.OPERATOR: roles.operator,
         Role.OWNER: roles.owner,
     }
-    held = [role for role in Role if not values.isdisjoint(made[role])]
-    return held[-1] if held else None
+    return tuple(role for role in Role if not values.isdisjoint(made[role]))

@@ -1,21 +1,35 @@
 -- Lends units of limits to the workers of many machines: `policy/lending.py` over keys that all of them share.
--- `quota_meter.lua` stands before it.
+-- `quota_meter.lua` and `quota_known.lua` stand before it.
 --
 -- KEYS[1] is the prefix of all keys, with a hash tag, so that they lie in one slot of a cluster.  ARGV[1] is a
 -- call in MessagePack, as `quota_script.py` makes it.  Keys: PREFIX:meta (since when, how long it has been up),
--- PREFIX:seen (workers by when they were last seen), PREFIX:held:WORKER (limits of which it has loans),
--- PREFIX:limit:ID (what is left), PREFIX:lent:ID (by worker).
+-- PREFIX:seen (workers by when they were last seen), PREFIX:planes (control planes alike), PREFIX:held:WORKER
+-- (limits of which it has loans), PREFIX:limit:ID (what is left, and who took how much), PREFIX:lent:ID (by
+-- worker), PREFIX:told:WORKER (the number of the last debts that it has told of).  All but the first three go by
+-- themselves once they matter no more.
 
 local SPARE_PARTS = 4          -- as in `lending.py`
 local SETTLE_US = 500000       -- after the first call ever, for workers to say what they hold
 local MEMBER_US = 5000000      -- a worker that was not seen for so long is gone
 local TICK_MAX_US = 2000000    -- more than this between two ticks is time in which this server was away
 local EXPIRED_MAX = 200        -- workers that one tick takes leave of
+local LOOKED_AT = 3            -- of what a worker holds, for each that is added, to see whether it is gone
+
+-- A worker may hold loans of many limits in its life; those that are gone are forgotten bit by bit.
+local function forget_gone(worker)
+  for _, id in ipairs(redis.call('SRANDMEMBER', prefix .. ':held:' .. worker, LOOKED_AT)) do
+    if redis.call('HLEN', prefix .. ':lent:' .. id) == 0 then
+      redis.call('SREM', prefix .. ':held:' .. worker, id)
+    end
+  end
+end
 
 local function set_lent(id, worker, units)
   if units > 0 then
     redis.call('HSET', prefix .. ':lent:' .. id, worker, write(units))
-    redis.call('SADD', prefix .. ':held:' .. worker, id)
+    if redis.call('SADD', prefix .. ':held:' .. worker, id) == 1 then
+      forget_gone(worker)
+    end
   else
     redis.call('HDEL', prefix .. ':lent:' .. id, worker)
     redis.call('SREM', prefix .. ':held:' .. worker, id)
@@ -28,12 +42,12 @@ end
 
 local function leave(worker)
   for _, id in ipairs(redis.call('SMEMBERS', prefix .. ':held:' .. worker)) do
-    local meter = read_meter(id)
+    local meter, lent = read_meter(id), get_lent(id, worker)
+    redis.call('HDEL', prefix .. ':lent:' .. id, worker)
     if meter and meter.kind == 'places' then
-      give(meter, get_lent(id, worker))
+      give(meter, lent)
       save(meter)
     end
-    redis.call('HDEL', prefix .. ':lent:' .. id, worker)
   end
   redis.call('DEL', prefix .. ':held:' .. worker)
   redis.call('ZREM', prefix .. ':seen', worker)
@@ -102,15 +116,15 @@ function operations.ask(worker, is_final, limits, needs, likes)
     local meter = load(limit)
     asked[at], meters[at], exceeded[at] = limit, meter, 0
     if need > meter.units then
-      local has_grace = false
-      if is_final then
+      local has_grace, is_too_much = false, need > meter.amount + limit.grace_units
+      if is_final and not is_too_much then
         if meter.exceeded == 0 then
           meter.exceeded, meter.is_changed = now, true
         end
         has_grace = now < meter.exceeded + limit.grace and need <= meter.units + limit.grace_units
       end
       if not has_grace then
-        if not is_final or not limit.may_exceed then
+        if not is_final or is_too_much or not limit.may_exceed then
           local wait = compute_wait(meter, limit, need)
           return {'short', limit.id, meter.units, wait, list_holders(limit.id, worker), save_changed(meters)}
         end
@@ -121,7 +135,10 @@ function operations.ask(worker, is_final, limits, needs, likes)
   local loans, members = {}, math.max(1, redis.call('ZCARD', prefix .. ':seen'))
   for at, meter in ipairs(meters) do
     local spare = math.floor(meter.units / (SPARE_PARTS * members))
-    local units = exceeded[at] == 1 and likes[at] or math.max(needs[at], math.min(likes[at], spare))
+    if exceeded[at] == 1 then
+      spare = needs[at] + math.floor(meter.amount / (SPARE_PARTS * members))
+    end
+    local units = math.max(needs[at], math.min(likes[at], spare))
     take(meter, units)
     set_lent(meter.id, worker, get_lent(meter.id, worker) + units)
     local full = math.max(0, compute_wait(meter, asked[at], meter.amount))
@@ -131,16 +148,27 @@ function operations.ask(worker, is_final, limits, needs, likes)
   return {'lent', loans, save_changed(meters)}
 end
 
--- {worker, {limit…}, {epoch…}, {units…}, recalled}: of a limit of kind '' this control plane knows no more.
-function operations.give(worker, limits, epochs, units, recalled)
+-- Whether these debts were told of before, over a line that broke; they are noted.
+local function is_told(worker, number)
+  local key = prefix .. ':told:' .. worker
+  if number == 0 or number <= tonumber(redis.call('HGET', key, 'number') or 0) then
+    return number > 0
+  end
+  redis.call('HSET', key, 'number', write(number))
+  keep(key, DAY_US)
+  return false
+end
+
+local function give_all(worker, limits, epochs, units)
   local meters = {}
   for at, array in ipairs(limits) do
     local limit, back = read_limit(array), units[at]
     local meter
     if limit.kind == '' then
       meter = read_meter(limit.id)
-      if meter and meter.kind ~= 'places' then
+      if not meter or meter.kind ~= 'places' then
         meter = nil
+        set_lent(limit.id, worker, 0)
       end
     else
       meter = load(limit)
@@ -161,7 +189,12 @@ function operations.give(worker, limits, epochs, units, recalled)
       meters[#meters + 1] = meter
     end
   end
-  local states = save_changed(meters)
+  return save_changed(meters)
+end
+
+-- {worker, {limit…}, {epoch…}, {units…}, recalled, number}: of a limit of kind '' this control plane knows no more.
+function operations.give(worker, limits, epochs, units, recalled, number)
+  local states = is_told(worker, number) and {} or give_all(worker, limits, epochs, units)
   if recalled ~= '' then
     redis.call('PUBLISH', prefix .. ':news', cmsgpack.pack({'returned', recalled, worker}))
   end
@@ -182,7 +215,7 @@ function operations.join(worker, is_first, limits, units)
       take(meter, units[at] - get_lent(meter.id, worker))
     end
     set_lent(meter.id, worker, units[at])
-    meters[at] = meter
+    meters[at], meter.is_changed = meter, true
   end
   return {'done', save_changed(meters)}
 end
@@ -199,6 +232,8 @@ function operations.tick(workers)
   local last = tonumber(redis.call('HGET', prefix .. ':meta', 'tick') or now)
   local up = read_uptime() + math.max(0, math.min(TICK_MAX_US, now - last))
   redis.call('HSET', prefix .. ':meta', 'tick', write(now), 'up', write(up))
+  redis.call('ZADD', prefix .. ':planes', write(up), plane)
+  redis.call('ZREMRANGEBYSCORE', prefix .. ':planes', '-inf', '(' .. write(up - PLANE_US))
   local strangers = {}
   for _, worker in ipairs(workers) do
     if redis.call('ZSCORE', prefix .. ':seen', worker) then
@@ -262,4 +297,4 @@ local at = limits_at[operation]
 if at and not has_periods(call[at]) then
   return {'periods', now}
 end
-return operations[operation](unpack(call, 3, 7))
+return operations[operation](unpack(call, 3, 8))

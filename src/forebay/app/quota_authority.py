@@ -93,9 +93,14 @@ class Authority(Protocol):
         """Lends all or nothing; see `Lender.ask`.  Raises OSError."""
 
     def give_back(
-        self, worker: str, returned: Sequence[Held], recalled: str, then: Callable[[], None]
+        self, worker: str, returned: Sequence[Held], recalled: str, number: int, then: Callable[[], None]
     ) -> None:
-        """Takes back; then it is written down.  Raises OSError."""
+        """Takes back; then it is written down.  Raises OSError, having taken nothing.
+
+        Args:
+            number: of debts, larger than that of any the worker told of before; those that it tells of again,
+                for it has not heard that they are written down, count once.  0 where it need not hear.
+        """
 
     def recall_elsewhere(self, limit_id: str, workers: Sequence[str]) -> bool:
         """Asks workers of other machines to return what they have; whether that can be."""

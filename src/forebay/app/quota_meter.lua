@@ -1,5 +1,5 @@
--- What is left of one limit: `policy/meter.py` over a hash that many machines share.  The first part of the script
--- that `quota.lua` is the second of.
+-- What is left of one limit: `policy/meter.py` over a hash that many machines share.  The first part of the script,
+-- before `quota_known.lua` and `quota.lua`.
 --
 -- Numbers are doubles, so all arithmetic stays within 2^53: units are whole, times are whole microseconds of this
 -- server's clock.  A bucket's level is `units` and `rest`, a part of a unit in `rest / period`: each microsecond
@@ -7,12 +7,18 @@
 
 local SLACK_US = 300000000     -- a clock that goes back by less begins no earlier period
 local UNITS_MAX = 9e15         -- a debt is never more: 2^53 is a little beyond
-local FIELDS = {'kind', 'mark', 'count', 'units', 'rest', 'at', 'ends', 'exceeded', 'amount', 'amount_at',
-                'base', 'base_at'}
+local FIELDS = {'kind', 'units', 'rest', 'at', 'ends', 'exceeded', 'amount', 'amount_at', 'later_at', 'later_ends',
+                'later_used', 'folds'}
+local TOTALS_MAX = 32          -- control planes of which a limit has totals, before those that are gone are dropped
+local STILL = -1               -- as in `meter.py`
+local DAY_US = 86400000000
+local KEPT_MIN_US = 600000000  -- keys that come and go with each second would be no gain
+local PLANE_US = 3600000000    -- a control plane that was not seen for so long is gone
+local KEPT_MAX_US = 400 * DAY_US  -- a limit that nobody has used for so long is forgotten, whatever it owes
 
 local prefix = KEYS[1]
 local call = cmsgpack.unpack(ARGV[1])
-local operation, mark = call[1], call[2]
+local operation, plane = call[1], call[2]
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 
@@ -68,67 +74,89 @@ local function read_limit(array)
   local limit = {id = array[1], kind = array[2], amount = array[3], age = array[4], period = array[5],
                  periods = array[6], grace_units = array[7], grace = array[8], may_exceed = array[9]}
   local known = array[10]
-  if known and #known > 0 then
-    limit.known = {mark = known[1], count = known[2], units = known[3], rest = known[4], at = known[5],
-                   ends = known[6], exceeded = known[7], amount = known[8], amount_at = 0}
+  if known and #known > 0 and limit.kind ~= 'places' then
+    limit.known = {kind = limit.kind, totals = {}}
+    for at = 2, #FIELDS do
+      limit.known[FIELDS[at]] = known[at - 1]
+    end
+    local totals = known[#FIELDS]
+    for at = 1, #totals, 3 do
+      limit.known.totals[totals[at]] = {totals[at + 1], totals[at + 2]}
+    end
   end
   return limit
 end
 
--- What lies in this server, as it is; nil where there is nothing.
+local function forget_later(meter)
+  meter.later_at, meter.later_ends, meter.later_used = 0, 0, STILL
+end
+
+-- What lies in this server, as it is; nil where there is nothing.  `totals`: what each control plane has taken and
+-- returned in all, or in the period of a calendar.  They only grow, so whoever has less has lost something.
 local function read_meter(id)
   local key = prefix .. ':limit:' .. id
-  local values = redis.call('HMGET', key, unpack(FIELDS))
-  if not values[1] then
+  local values = redis.call('HGETALL', key)
+  if #values == 0 then
     return nil
   end
-  local meter = {id = id, key = key, kind = values[1], mark = values[2], is_changed = false}
-  for at = 3, #FIELDS do
-    meter[FIELDS[at]] = tonumber(values[at])
+  local meter = {id = id, key = key, totals = {}, is_changed = false}
+  for at = 1, #values, 2 do
+    local name, value = values[at], tonumber(values[at + 1])
+    local sign, of = name:match('^([+-])(.*)$')
+    if sign then
+      meter.totals[of] = meter.totals[of] or {0, 0}
+      meter.totals[of][sign == '+' and 1 or 2] = value
+    else
+      meter[name] = value or values[at + 1]
+    end
   end
   return meter
 end
 
 local function make_meter(limit)
-  local meter = {id = limit.id, key = prefix .. ':limit:' .. limit.id, kind = limit.kind, mark = mark, count = 0,
-                 units = limit.amount, rest = 0, at = 0, ends = 0, exceeded = 0, amount = limit.amount,
-                 amount_at = now - limit.age, is_changed = true}
+  local meter = {id = limit.id, key = prefix .. ':limit:' .. limit.id, kind = limit.kind, units = limit.amount,
+                 rest = 0, at = 0, ends = 0, exceeded = 0, amount = limit.amount, amount_at = now - limit.age,
+                 later_at = 0, later_ends = 0, later_used = STILL, folds = 0, totals = {}, is_changed = true}
   if limit.kind == 'bucket' then
     meter.at = now
   elseif limit.kind == 'calendar' then
     meter.at, meter.ends = find_period(limit)
   end
-  meter.base, meter.base_at = meter.units, meter.at
   return meter
 end
 
--- This server has lost what a control plane still knows: that is the state to go on from.
-local function restore(meter, known)
-  for name, value in pairs(known) do
-    meter[name] = value
+-- The clock is in another of the calendar's periods; see `meter.py`.
+local function turn(meter, at, ends)
+  if now < meter.ends then
+    if meter.later_ends == 0 then
+      meter.later_at, meter.later_ends, meter.later_used = meter.at, meter.ends, STILL
+    end
+  elseif meter.later_at <= now and now < meter.later_ends then
+    at, ends = meter.later_at, meter.later_ends
+    if meter.later_used ~= STILL then
+      meter.units, meter.exceeded = meter.amount - meter.later_used, 0
+    end
+    forget_later(meter)
+  elseif at < meter.ends and ends - now < now - at then
+    meter.ends = ends
+    return
+  else
+    if now >= meter.later_ends then
+      forget_later(meter)
+    elseif meter.later_used == STILL then
+      meter.later_used = meter.amount - meter.units
+    end
+    meter.units, meter.exceeded = meter.amount, 0
   end
-  meter.mark, meter.base, meter.base_at, meter.is_changed = mark, known.units, known.at, true
+  meter.at, meter.ends = at, ends
 end
 
--- The state went on without what a control plane knows of the time before a loss: what that lacked is taken.
-local function merge(meter, known, period)
-  local base, mine = meter.base, known.units
-  local at = math.max(meter.base_at, known.at)
-  if meter.kind == 'calendar' then
-    if known.at < meter.base_at or known.at ~= meter.at then
-      return
-    elseif meter.base_at < known.at then
-      base = meter.amount
-    end
-  else
-    base = fill(meter.amount, period, base, 0, at - meter.base_at)
-    mine = fill(meter.amount, period, mine, known.rest, at - known.at)
+-- When the period began whose use the level counts.
+local function find_counted(meter)
+  if meter.later_ends ~= 0 and meter.later_used == STILL then
+    return meter.later_at
   end
-  if mine < base then
-    meter.units = meter.units - (base - mine)
-    base = mine
-  end
-  meter.base, meter.base_at, meter.is_changed = base, at, true
+  return meter.at
 end
 
 local function advance(meter, limit)
@@ -145,69 +173,112 @@ local function advance(meter, limit)
       end
     end
   elseif meter.kind == 'calendar' and (now >= meter.ends or now < meter.at - SLACK_US) then
-    if now >= meter.ends then
-      meter.units, meter.exceeded = meter.amount, 0
+    local counted = find_counted(meter)
+    turn(meter, find_period(limit))
+    if find_counted(meter) ~= counted then
+      meter.totals, meter.is_cut = {}, true
     end
-    meter.at, meter.ends = find_period(limit)
     meter.is_changed = true
   end
 end
 
-local function change(meter, limit)
+local function change(meter, amount, amount_at)
   local before = meter.amount
-  meter.amount, meter.amount_at, meter.is_changed = limit.amount, now - limit.age, true
+  meter.amount, meter.amount_at, meter.is_changed = amount, amount_at, true
   if meter.kind ~= 'bucket' then
-    meter.units = meter.units + limit.amount - before
-  elseif meter.units >= limit.amount then
-    meter.units, meter.rest = limit.amount, 0
+    meter.units = meter.units + amount - before
+  elseif meter.units >= amount then
+    meter.units, meter.rest = amount, 0
   end
-  if limit.amount > before and meter.units > 0 then
+  if amount > before and meter.units > 0 then
     meter.exceeded = 0
   end
 end
 
--- The meter of a limit as it is now.
-local function load(limit)
-  local meter = read_meter(limit.id)
-  local known = limit.kind ~= 'places' and limit.known
-  if not meter then
-    meter = make_meter(limit)
-    if known then
-      restore(meter, known)
+-- For how long a state matters that nobody changes: once it would be that of a new limit it may be forgotten,
+-- and is, some periods later.  Places matter as long as somebody holds some.
+local function compute_kept(meter)
+  local kept = DAY_US
+  if meter.kind == 'calendar' then
+    kept = math.max(meter.ends, meter.later_ends) - now + meter.period
+  elseif meter.kind == 'bucket' and meter.amount > 0 then
+    kept = (2 + math.max(0, meter.amount - meter.units) / meter.amount) * meter.period
+  elseif meter.kind == 'bucket' then
+    kept = KEPT_MAX_US
+  end
+  return math.max(KEPT_MIN_US, math.min(KEPT_MAX_US, kept))
+end
+
+local function keep(key, us)
+  redis.call('PEXPIRE', key, write(math.ceil(us / 1000)))
+end
+
+-- Control planes that are gone for long take nothing more, and what they took is known to all that are there.
+local function drop_gone(meter)
+  local count, gone = 0, {}
+  for name in pairs(meter.totals) do
+    count = count + 1
+    if name ~= plane and not redis.call('ZSCORE', prefix .. ':planes', name) then
+      gone[#gone + 1] = name
     end
-  elseif known and known.mark ~= meter.mark then
-    merge(meter, known, limit.period)
-  elseif known and known.count > meter.count then
-    restore(meter, known)
   end
-  advance(meter, limit)
-  if meter.amount ~= limit.amount and now - limit.age >= meter.amount_at then
-    change(meter, limit)
+  local born = tonumber(redis.call('HGET', prefix .. ':meta', 'born') or now)
+  if count > TOTALS_MAX and #gone > 0 and now - born > PLANE_US then  -- or some have not come back yet
+    for _, name in ipairs(gone) do
+      meter.totals[name] = nil
+    end
+    meter.folds, meter.is_cut = meter.folds + 1, true
   end
-  return meter
 end
 
 local function save(meter)
-  meter.count = meter.count + 1
+  drop_gone(meter)
   local values = {}
   for at, name in ipairs(FIELDS) do
     values[2 * at - 1] = name
-    values[2 * at] = at <= 2 and meter[name] or write(meter[name])
+    values[2 * at] = name == 'kind' and meter.kind or write(meter[name])
+  end
+  for name, total in pairs(meter.totals) do
+    for at, sign in ipairs({'+', '-'}) do
+      values[#values + 1] = sign .. name
+      values[#values + 1] = write(total[at])
+    end
+  end
+  if meter.is_cut then
+    redis.call('DEL', meter.key)
   end
   redis.call('HSET', meter.key, unpack(values))
+  local lent = prefix .. ':lent:' .. meter.id
+  if meter.kind == 'places' and redis.call('HLEN', lent) > 0 then
+    redis.call('PERSIST', meter.key)
+  else
+    local kept = compute_kept(meter)
+    keep(meter.key, kept)
+    keep(lent, kept)
+  end
+end
+
+local function count(meter, taken, returned)
+  if meter.kind ~= 'places' and (taken ~= 0 or returned ~= 0) then  -- who holds places says so
+    local total = meter.totals[plane] or {0, 0}
+    meter.totals[plane] = {total[1] + taken, total[2] + returned}
+  end
+  meter.is_changed = true
 end
 
 local function take(meter, units)
-  meter.units = math.max(-UNITS_MAX, meter.units - units)
-  meter.is_changed = true
+  local before = meter.units
+  meter.units = math.max(-UNITS_MAX, before - units)
+  count(meter, before - meter.units, 0)
 end
 
 local function give(meter, units)
-  meter.units = meter.units + units
+  local before = meter.units
+  meter.units = before + units
   if meter.units >= meter.amount then
     meter.units, meter.rest = meter.amount, 0
   end
-  meter.is_changed = true
+  count(meter, 0, meter.units - before)  -- of what finds no room nothing is there to be lost
 end
 
 local function find_epoch(meter)
@@ -228,8 +299,15 @@ local function compute_wait(meter, limit, units)
   return math.min(UNITS_MAX, math.max(0, wait))
 end
 
--- What a control plane is to remember.
+-- What a control plane is to remember, and to tell with each call.
 local function describe(meter)
-  return {meter.id, meter.mark, meter.count, meter.units, meter.rest, meter.at, meter.ends, meter.exceeded,
-          meter.amount}
+  local state, totals = {meter.id}, {}
+  for at = 2, #FIELDS do
+    state[at] = meter[FIELDS[at]]
+  end
+  for name, total in pairs(meter.totals) do
+    totals[#totals + 1], totals[#totals + 2], totals[#totals + 3] = name, total[1], total[2]
+  end
+  state[#state + 1] = totals
+  return state
 end

@@ -36,14 +36,27 @@ def find_address(config: Config) -> str:
     if not named.startswith(("env:", "file:")):
         return named
     address = read_secret(named)
-    try:
-        parts = urlsplit(address)
-        is_address = parts.scheme in SCHEMES and bool(parts.hostname or parts.path)
-    except ValueError:
-        is_address = False
-    if not is_address:
-        raise LookupError(f"{named} holds no address like redis://user:password@host:6379/0")
-    if parts.password:
-        redactor.learn(parts.password)
-        redactor.learn(unquote(parts.password))
+    if not _is_address(address):
+        raise LookupError(
+            f"{named} holds no address like redis://user:password@host:6379/0; in a password, / ? # and @ "
+            "are written %2F %3F %23 and %40"
+        )
+    password = urlsplit(address).password
+    if password:
+        redactor.learn(password)
+        redactor.learn(unquote(password))
     return address
+
+
+def _is_address(text: str) -> bool:
+    """Whether no part of a password can stand where a host or a port is looked for."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port  # it is read only here; a password with a slash in it makes a strange one
+    except ValueError:
+        return False
+    if parts.scheme not in SCHEMES or parts.fragment:
+        return False
+    if parts.scheme == "unix":
+        return bool(parts.path) and not parts.hostname and port is None
+    return bool(parts.hostname) and "@" not in parts.path + parts.query

@@ -105,7 +105,14 @@ class RedisAuthority:
         if self._trouble:
             logger.info("the authority over the limits of all machines is there")
         self._trouble = ""
+        self._book.rename()
         self._say_who_is_there()
+        self._tell_known(_cut(self._book.list_known()))
+
+    def _tell_known(self, parts: Sequence[Sequence[str]]) -> None:
+        """What the server has lost it learns at once, part by part: it has others to answer as well."""
+        if parts:
+            self._call(partial(self._make_touch, parts[0]), lambda _: self._tell_known(parts[1:]))
 
     def _end(self, reason: str) -> None:
         if reason != self._trouble:
@@ -139,8 +146,12 @@ class RedisAuthority:
     async def _look(self) -> None:
         """Keeps in mind how limits stand, for whoever can't wait."""
         while True:
-            await asyncio.sleep(max(TICK_S, len(self._book.limits) / SHOWN_PER_S))
-            self._show(self._keep_shown)
+            parts = _cut(sorted(self._book.limits))
+            for part in parts:
+                await asyncio.sleep(max(TICK_S / len(parts), LIMITS_MAX / SHOWN_PER_S))
+                self._call(partial(self._make_show, part), self._keep_shown)
+            if not parts:
+                await asyncio.sleep(TICK_S)
 
     def _keep_shown(self, answer: Answer) -> None:
         if isinstance(answer, Shown):
@@ -271,11 +282,10 @@ class RedisAuthority:
                 self._lines.close_lines([worker])
 
     def give_back(
-        self, worker: str, returned: Sequence[Held], recalled: str, then: Callable[[], None]
+        self, worker: str, returned: Sequence[Held], recalled: str, number: int, then: Callable[[], None]
     ) -> None:
-        self._call(
-            lambda: self._book.give_back(worker, returned, self._now(), recalled), partial(_absorb_done, then)
-        )
+        make = partial(self._book.give_back, worker, returned, recalled=recalled, number=number)
+        self._call(lambda: make(now=self._now()), partial(_absorb_done, then))
 
     def recall_elsewhere(self, limit_id: str, workers: Sequence[str]) -> bool:
         self._call(lambda: self._book.recall(limit_id, workers), _ignore)

@@ -17,10 +17,13 @@ from forebay.gateway.policy.lending import Loan, Shortage, Standing, Want
 from forebay.gateway.policy.meter import PERIOD_NS, Now, find_period
 from forebay.gateway.quota_wire import Held
 
-SCRIPT = "".join(files("forebay.app").joinpath(name).read_text() for name in ("quota_meter.lua", "quota.lua"))
+PARTS = "quota_meter.lua", "quota_known.lua", "quota.lua"
+SCRIPT = "".join(files("forebay.app").joinpath(name).read_text() for name in PARTS)
 SCRIPT_SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
-FORMAT = 1  #: of the keys; versions of Forebay that write others share nothing
+FORMAT = 2  #: of the keys; versions of Forebay that write others share nothing
 US = 1000  #: nanoseconds
+TOTAL_MAX = 4 * 10**15  #: units that one name takes or returns; the script counts to 2^53
+KNOWN_MAX = 100_000  #: limits whose last state is remembered, though they may not hold any more
 
 _encode = msgspec.msgpack.Encoder().encode
 #: What is published: `returned` or `recall`, the limit's id, and workers.
@@ -98,7 +101,20 @@ class Book:
         self._learned_ns: dict[str, int] = {}  # when the amount was told, by the monotonic clock
         self._ahead_ns = 0  # of the server's clock before this machine's
         self._now = Now(0, 0)
-        self._marks = (f"{name}-{number}" for number in itertools.count())
+        self._names = (f"{name}-{number}" for number in itertools.count())
+        self._name = next(self._names)  # under which its totals stand in the server
+
+    def rename(self) -> None:
+        """To be called once answers may have been missed: totals of the name so far grow no more.
+
+        Others may have heard more of them than this control plane has; what it takes from now on, if that
+        was lost, could not be told from that.
+        """
+        self._name = next(self._names)
+
+    def list_known(self) -> list[str]:
+        """Limits that hold, and of which a server could have lost something."""
+        return [limit_id for limit_id in self._known if limit_id in self._limits]
 
     def set_limits(self, limits: Iterable[Limit], now: Now) -> list[str]:
         """From now on these hold; returns those whose amounts are others than before.
@@ -113,7 +129,10 @@ class Book:
                 self._learned_ns[limit_id] = now.monotonic_ns
                 if limit_id in self._known:
                     changed.append(limit_id)
-        return changed  # what is known of those that are gone is kept: they may come again
+        self._learned_ns = {key: value for key, value in self._learned_ns.items() if key in self._limits}
+        if len(self._known) > KNOWN_MAX:  # what is known of those that are gone is kept: they may come again
+            self._known = {key: value for key, value in self._known.items() if key in self._limits}
+        return changed
 
     @property
     def limits(self) -> dict[str, Limit]:
@@ -127,10 +146,12 @@ class Book:
         needs, likes = [want.need for want in wants], [want.like for want in wants]
         return self._call("ask", worker, final, limits, needs, likes)
 
-    def give_back(self, worker: str, returned: Sequence[Held], now: Now, recalled: str = "") -> bytes:
+    def give_back(
+        self, worker: str, returned: Sequence[Held], now: Now, recalled: str = "", number: int = 0
+    ) -> bytes:
         limits = self._describe([held.limit_id for held in returned], now)
         epochs, units = [held.epoch // US for held in returned], [held.units for held in returned]
-        return self._call("give", worker, limits, epochs, units, recalled)
+        return self._call("give", worker, limits, epochs, units, recalled, number)
 
     def join(self, worker: str, held: Sequence[Held], now: Now, *, is_first: bool = True) -> bytes:
         held = [each for each in held if each.limit_id in self._limits]
@@ -157,7 +178,7 @@ class Book:
         return self._call("show", self._describe(limit_ids, now))
 
     def _call(self, operation: str, *arguments: Any) -> bytes:
-        return _encode((operation, next(self._marks), *arguments))
+        return _encode((operation, self._name, *arguments))
 
     def _describe(self, limit_ids: Iterable[str], now: Now) -> list[Any]:
         self._now = now
@@ -211,8 +232,13 @@ class Book:
         raise ValueError(f"the script answers {reply!r:.200}")
 
     def _remember(self, states: Iterable[Sequence[Any]]) -> None:
-        for limit_id, mark, *numbers in states:
-            self._known[limit_id.decode()] = mark.decode(), *numbers
+        for limit_id, *numbers, totals in states:
+            named: list[Any] = [each.decode() if isinstance(each, bytes) else each for each in totals]
+            self._known[limit_id.decode()] = *numbers, named
+            if self._name in named:
+                at = named.index(self._name)
+                if max(named[at + 1 : at + 3]) > TOTAL_MAX:
+                    self.rename()
 
     def _set_clock(self, now_us: int) -> None:
         self._ahead_ns = now_us * US - self._now.wall_ns

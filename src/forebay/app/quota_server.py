@@ -22,7 +22,7 @@ from forebay.app.quota_state import QuotaState
 from forebay.core.clock import Clock
 from forebay.core.limits import Limit
 from forebay.gateway.policy.lending import Shortage, Standing
-from forebay.gateway.quota_client import HELD_MAX, short_path
+from forebay.gateway.quota_client import short_path
 from forebay.gateway.quota_wire import (
     Ask,
     Changed,
@@ -35,6 +35,7 @@ from forebay.gateway.quota_wire import (
     Refused,
     Return,
     Welcome,
+    cut,
     decode_from_worker,
     encode_frame,
 )
@@ -44,6 +45,7 @@ __all__ = ["GRACE_S", "LINGER_S", "QuotaServer"]
 logger = logging.getLogger("forebay.quota")
 
 LINGER_S = 0.5  #: after a line broke, for its worker to come back before its places are free
+DISK_RETRY_S = 1.0  #: after the disk refused the state, before workers are welcome again
 RECALL_AGAIN_S = 0.02  #: after a recall that brought nothing, before the same limit is recalled again
 
 
@@ -68,6 +70,7 @@ class QuotaServer:
         self._awaited: dict[str, set[str]] = {}  # workers whose answer to a recall is due, by limit
         self._server: asyncio.Server | None = None
         self._ready_at = 0.0
+        self._welcome_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -105,6 +108,8 @@ class QuotaServer:
             return
         self._authority.set_limits(tuple(_apply(limit, amounts.get(limit.id)) for limit in limits))
         self._limits = limits
+        held = self._authority.limits
+        self._recalled_at = {key: at for key, at in self._recalled_at.items() if key in held}
         for connection in self._connections.values():
             self._tell_amounts(connection, self._list_live())
 
@@ -125,8 +130,8 @@ class QuotaServer:
         return tuple((limit.id, limit.amount) for limit in held if limit.expression)
 
     def _tell_amounts(self, connection: "_WorkerConnection", amounts: tuple[tuple[str, int], ...]) -> None:
-        for at in range(0, len(amounts), HELD_MAX):
-            connection.send(Changed(amounts[at : at + HELD_MAX]))
+        for part in cut(amounts, lambda pair: pair[0]):
+            connection.send(Changed(part))
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -168,7 +173,8 @@ class QuotaServer:
     def join(self, connection: "_WorkerConnection", hello: Hello) -> None:
         if self._limits is None:  # what it holds could not be counted; it comes again soon
             self._ready_at = asyncio.get_running_loop().time() + self._authority.grace_s
-        if self._limits is None or not self._authority.is_there:
+        is_early = asyncio.get_running_loop().time() < self._welcome_at
+        if self._limits is None or not self._authority.is_there or is_early:
             connection.close()
             return
         before = self._connections.get(hello.worker)
@@ -181,6 +187,10 @@ class QuotaServer:
         self._connections[hello.worker] = connection
         then = partial(self._welcome, connection, is_first=is_first)
         self._authority.join(hello.worker, hello.held, is_first=is_first, then=then)
+
+    def back_off(self) -> None:
+        """The disk does not take the state: for a moment no worker that comes again is welcome."""
+        self._welcome_at = asyncio.get_running_loop().time() + DISK_RETRY_S
 
     def _welcome(self, connection: "_WorkerConnection", *, is_first: bool) -> None:
         if is_first:
@@ -203,7 +213,8 @@ class QuotaServer:
 
     def take_back(self, connection: "_WorkerConnection", message: Return) -> None:
         then = partial(self._note, connection, message)
-        self._authority.give_back(connection.worker, message.returned, message.recalled, then)
+        returned, recalled, number = message.returned, message.recalled, message.number
+        self._authority.give_back(connection.worker, returned, recalled, number, then)
 
     def _note(self, connection: "_WorkerConnection", message: Return) -> None:
         if message.number:
@@ -335,6 +346,7 @@ class _WorkerConnection(asyncio.Protocol):
     def give_up(self, error: OSError) -> None:
         """The worker falls back on its share until the disk takes the state again."""
         logger.error("the state of the limits can't be written: %s", error)
+        self._server.back_off()
         self.close()
 
     def _handle(self, message: Hello | Ask | Return) -> None:

@@ -3,6 +3,7 @@
 One slot a limit, found by a digest of its id, written with one system call; what was written survives
 `kill -9` of the process (not the loss of the machine's power: nothing here waits for the disk).  A slot whose
 check fails, or that says what can't be, counts as a limit of which all was used, never as an untouched one.
+Slots of limits that are gone are kept while they say more than that nothing is known.
 """
 
 import errno
@@ -11,21 +12,29 @@ import logging
 import os
 import struct
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
 from forebay.app.atomic_file import write_atomically
-from forebay.core.limits import Measure
-from forebay.gateway.policy.meter import Meter, Now
+from forebay.core.limits import Measure, Period
+from forebay.gateway.policy.meter import PERIOD_NS, STILL, Meter, Now
 
 logger = logging.getLogger("forebay.quota")
 
-HEADER = b"forebay-quota 2\n"
-#: id, amount, whole units, rest of a unit, at_ns, ends_ns, epoch, exceeded_ns
-_SLOT = struct.Struct("<16sqqQqqqq")
-_HEADER_1 = b"forebay-quota 1\n"
-_SLOT_1 = struct.Struct("<16sqqQqqq")  # without the last
+HEADER = b"forebay-quota 3\n"
+#: id, amount, whole units, rest of a unit, at_ns, ends_ns, epoch, exceeded_ns, later_at_ns, later_ends_ns,
+#: later_used, and until when (wall) it matters though its limit be gone
+_SLOT = struct.Struct("<16sqqQqqqqqqqq")
 SLOT_BYTES = _SLOT.size + 4  # and a CRC
+_EARLIER = {  # headers, and slots: that of today without its end
+    b"forebay-quota 1\n": struct.Struct("<16sqqQqqq").size,
+    b"forebay-quota 2\n": struct.Struct("<16sqqQqqqq").size,
+}
+KEPT_MAX_NS = (
+    400 * 86_400_000_000_000
+)  #: a limit that has been gone for so long is forgotten, whatever it owes
+GONE_MIN = 100  #: slots that matter no more, before the file is written anew without them
 
 
 class QuotaState:
@@ -38,7 +47,7 @@ class QuotaState:
         self._saved: dict[bytes, bytes] = {}
         self._restored: set[str] = set()
         data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
-        if data.startswith(_HEADER_1):
+        if data[: len(HEADER)] in _EARLIER:
             data = self._convert(data)
         # A file that is empty was just made; of any other without its header, or cut short, slots are lost.
         self._is_damaged = bool(data) and (
@@ -60,20 +69,26 @@ class QuotaState:
 
     def _convert(self, data: bytes) -> bytes:
         """The file as this version has it; what is damaged stays so."""
-        size = _SLOT_1.size + 4
+        size = _EARLIER[data[: len(HEADER)]]
+        # It does not say how long the periods of its limits are.
+        kept_ns = os.fstat(self._fd).st_mtime_ns + 2 * PERIOD_NS[Period.MONTH]
         parts = [HEADER]
-        for at in range(len(_HEADER_1), len(data), size):
-            slot = data[at : at + size]
-            if len(slot) == size and _is_whole(slot):
-                slot = slot[:-4] + bytes(8)
+        for at in range(len(HEADER), len(data), size + 4):
+            slot = data[at : at + size + 4]
+            if len(slot) == size + 4 and _is_whole(slot):
+                slot = slot[:-4].ljust(_SLOT.size - 4 * 8, b"\0") + struct.pack("<4q", 0, 0, STILL, kept_ns)
                 parts.append(slot + struct.pack("<I", crc32(slot)))
             else:
                 parts.append(bytes(SLOT_BYTES - 1) + b"?")
         data = b"".join(parts)
-        write_atomically(self._path, data)
-        os.close(self._fd)
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        self._replace(data)
         return data
+
+    def _replace(self, data: bytes) -> None:
+        write_atomically(self._path, data)
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        os.close(self._fd)
+        self._fd = fd
 
     def restore(self, meters: Mapping[str, Meter], now: Now) -> None:
         """Sets meters that are new to this process to what was left of them before it."""
@@ -90,22 +105,20 @@ class QuotaState:
             elif self._is_damaged:
                 meter.level = 0
 
-    def save(self, meters: Iterable[Meter]) -> None:
+    def save(self, meters: Iterable[Meter], now: Now) -> None:
         for meter in meters:
+            if meter.limit.measure is Measure.CONCURRENT:
+                continue
             digest = _digest(meter.limit.id)
-            unit = meter.unit
-            whole, rest = divmod(meter.level, unit)
-            amount = meter.limit.amount
-            slot = _SLOT.pack(
-                *(digest, amount, whole, rest, meter.at_ns, meter.ends_ns, meter.epoch, meter.exceeded_ns)
-            )
-            slot += struct.pack("<I", crc32(slot))
-            at = self._slots.get(digest)
-            if at is None:
-                at = self._slots[digest] = self._end
-                self._end += SLOT_BYTES
+            slot = _pack(digest, meter, now)
+            at = self._slots.get(digest, self._end)
             if os.pwrite(self._fd, slot, at) != SLOT_BYTES:
+                if at == self._end:
+                    os.ftruncate(self._fd, at)  # a part of a slot at the end would count as damage
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if at == self._end:
+                self._slots[digest] = at
+                self._end += SLOT_BYTES
             self._saved[digest] = slot
 
     def heal(self) -> None:
@@ -117,13 +130,26 @@ class QuotaState:
         if not self._is_damaged:
             return
         logger.warning("%s was damaged: limits that it had lost count as used up in this period", self._path)
-        write_atomically(self._path, HEADER + b"".join(self._saved.values()))
-        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        os.close(self._fd)
-        self._fd = fd
-        self._slots = {digest: len(HEADER) + at * SLOT_BYTES for at, digest in enumerate(self._saved)}
-        self._end = len(HEADER) + len(self._slots) * SLOT_BYTES
+        self._rewrite(self._saved)
         self._is_damaged = False
+
+    def tidy(self, limit_ids: Iterable[str], now: Now) -> None:
+        """Forgets limits other than these that matter no more, once they are as many as those that do."""
+        held = {_digest(limit_id) for limit_id in limit_ids}
+        kept = {
+            digest: slot
+            for digest, slot in self._saved.items()
+            if digest in held or now.wall_ns < _SLOT.unpack_from(slot)[-1]
+        }
+        if len(self._saved) - len(kept) >= max(GONE_MIN, len(kept)):
+            with suppress(OSError):  # a disk without room for it has time until the next edit
+                self._rewrite(kept)
+
+    def _rewrite(self, slots: dict[bytes, bytes]) -> None:
+        self._replace(HEADER + b"".join(slots.values()))
+        self._saved = slots
+        self._slots = {digest: len(HEADER) + at * SLOT_BYTES for at, digest in enumerate(slots)}
+        self._end = len(HEADER) + len(slots) * SLOT_BYTES
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -139,17 +165,42 @@ def _digest(limit_id: str) -> bytes:
     return hashlib.sha256(limit_id.encode()).digest()[:16]
 
 
+def _pack(digest: bytes, meter: Meter, now: Now) -> bytes:
+    slot = _SLOT.pack(
+        *(digest, meter.limit.amount, *divmod(meter.level, meter.unit)),
+        *(meter.at_ns, meter.ends_ns, meter.epoch, meter.exceeded_ns),
+        *(meter.later_at_ns, meter.later_ends_ns, meter.later_used, _compute_kept_ns(meter, now)),
+    )
+    return slot + struct.pack("<I", crc32(slot))
+
+
+def _compute_kept_ns(meter: Meter, now: Now) -> int:
+    """Until when a state matters that nobody changes: some periods after it is that of a new limit again."""
+    limit = meter.limit
+    assert limit.period is not None
+    period_ns = PERIOD_NS[limit.period]
+    if not meter.is_bucket:
+        kept_ns = max(meter.ends_ns, meter.later_ends_ns) - now.wall_ns + period_ns
+    elif limit.amount:
+        kept_ns = 2 * period_ns + (limit.amount * meter.unit - meter.level) // limit.amount
+    else:
+        kept_ns = KEPT_MAX_NS
+    return now.wall_ns + min(KEPT_MAX_NS, kept_ns)
+
+
 def _restore(meter: Meter, slot: bytes, now: Now) -> None:
-    _, amount, whole, rest, at_ns, _ends_ns, epoch, exceeded_ns = _SLOT.unpack_from(slot)
+    _, amount, whole, rest, at_ns, ends_ns, epoch, exceeded_ns, *later, _ = _SLOT.unpack_from(slot)
     unit = meter.unit
-    if rest >= unit:
+    if rest >= unit or (not meter.is_bucket and ends_ns <= at_ns):
         meter.level = 0
         return
     level = whole * unit + rest
+    meter.exceeded_ns = exceeded_ns
     if meter.is_bucket:
         meter.level = min(level, meter.limit.amount * unit)
         meter.at_ns = min(at_ns, now.monotonic_ns)  # a machine that was started again counts from 0
-        meter.exceeded_ns = exceeded_ns
-    elif epoch >= meter.epoch:  # what was used stays used, also of another amount, or by a clock ahead
+    else:  # it goes on in the period that had begun, also of another amount, time zone or clock
         meter.level = min(level + meter.limit.amount - amount, meter.limit.amount)
-        meter.exceeded_ns = exceeded_ns
+        meter.at_ns, meter.ends_ns, meter.epoch = at_ns, ends_ns, epoch
+        meter.later_at_ns, meter.later_ends_ns, meter.later_used = later
+        meter.advance(now)

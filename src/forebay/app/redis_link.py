@@ -7,6 +7,9 @@ done or not, and nobody is told.  It must never let calls pile up.
 
 import asyncio
 import logging
+import os
+import re
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -47,7 +50,7 @@ class RedisLink:
     """See the module.
 
     Args:
-        find_url: the address, `redis://`, `rediss://` or `unix://`.  Raises LookupError, ValueError.
+        find_url: the address, `redis://`, `rediss://` or `unix://`.  Raises LookupError.
         script: its text.
         key: the first key of all calls.
         channel: of the news.
@@ -93,9 +96,9 @@ class RedisLink:
                 if not isinstance(error, FAILURES):
                     logger.error("the line to the authority over the limits failed", exc_info=error)
                 self._moved = (error.host, error.port) if isinstance(error, MovedError) else None
-                self.is_up = False
+                was_up, self.is_up = self.is_up, False
                 self._waiting.clear()
-                if self._moved is None:
+                if was_up or self._moved is None:
                     end(explain(error))
             await asyncio.sleep(RETRY_S)
 
@@ -158,7 +161,7 @@ async def _listen(news: Any, hear: Callable[[bytes], None]) -> None:
 
 
 def connect(url: str, place: tuple[str, int] | None = None) -> "redis.asyncio.Redis":
-    """A client that tries nothing twice.  Raises ValueError for what is no address.
+    """A client that tries nothing twice.  Raises LookupError for what is no address.
 
     Args:
         place: host and port in place of the address's own.
@@ -166,9 +169,17 @@ def connect(url: str, place: tuple[str, int] | None = None) -> "redis.asyncio.Re
     options: dict[str, Any] = {"socket_timeout": CALL_MAX_S, "socket_connect_timeout": CONNECT_MAX_S}
     if not url.startswith("unix:"):
         options["socket_keepalive"] = True
-    client = redis.asyncio.Redis.from_url(
-        url, retry=Retry(NoBackoff(), 0), protocol=2, decode_responses=False, **options
-    )
+    try:
+        client = redis.asyncio.Redis.from_url(
+            url, retry=Retry(NoBackoff(), 0), protocol=2, decode_responses=False, **options
+        )
+        pool: Any = client.connection_pool
+        pool.make_connection()  # it fails for an option that there is not
+    except (ValueError, TypeError):  # its words may hold a part of a password
+        raise LookupError(
+            "the address in limits.authority, or an option in it, can't be used; expected one like "
+            "redis://user:password@host:6379/0, with / ? # and @ in a password written %2F %3F %23 and %40"
+        ) from None
     if place is not None:
         client.connection_pool.connection_kwargs.update(host=place[0], port=place[1])
     return client
@@ -199,6 +210,8 @@ def explain(error: BaseException) -> str:
             return "it does not accept the name and password"
         case NoPermissionError():
             return f"its user may not do what limits need: {error}"
+        case MovedError():
+            return "the cluster keeps the limits at another of its servers now"
         case ReadOnlyError():
             return "it is a replica, which takes no writes"
         case OutOfMemoryError():
@@ -207,10 +220,27 @@ def explain(error: BaseException) -> str:
             return "it still loads its data"
         case TimeoutError() | asyncio.TimeoutError():
             return f"it does not answer within {CALL_MAX_S} s"
-        case ssl.SSLError():
-            return f"its certificate is not accepted: {error.reason}"
         case ConnectionError() | OSError():
-            return f"no connection: {error}"
+            return f"no connection: {_find_cause(error)}"
+        case UnicodeError():
+            return "no connection: its host is no name"
         case LookupError() if not isinstance(error, KeyError | IndexError):
             return str(error)
     return f"{type(error).__name__}: {error}"
+
+
+def _find_cause(error: BaseException) -> str:
+    """In the system's words, where it has any."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UnicodeError):
+            return "its host is no name"
+        if isinstance(cause, socket.gaierror):
+            return f"its host is not known ({cause.strerror})"
+        if isinstance(cause, ssl.SSLError):
+            return f"its certificate or TLS is not accepted ({cause.reason or cause})"
+        if isinstance(cause, OSError) and (cause.errno or 0) > 0:
+            return os.strerror(cause.errno or 0)
+        cause = cause.__cause__ or cause.__context__
+    numbered = re.match(r"Error (\d+) ", str(error))  # the client does not always keep the cause
+    return os.strerror(int(numbered[1])) if numbered else str(error).rstrip(".")

@@ -37,6 +37,7 @@ def compile_snapshot(
     *,
     created_s: int = 0,
     workers: int = 1,
+    price_book: str = "",
 ) -> Snapshot:
     """All that a worker may know.
 
@@ -50,6 +51,7 @@ def compile_snapshot(
         engine_urls: the base URL, `/v1` included, of each engine that was started on this machine.
         created_s: Unix time that `GET /v1/models` gives as a model's birth.
         workers: how many of them run, whatever an edit says that waits for a restart.
+        price_book: digest of the prices in force.
     """
     keys = tuple(keys)
     routes = []
@@ -82,6 +84,7 @@ def compile_snapshot(
         quota_when_away=config.limits.when_away,
         quota_queue=config.limits.queue.compile(),
         quota_workers=workers,
+        price_book=price_book,
         quota_allow_unpriced=config.limits.unpriced == "allow",
         prices=config.prices.price_book.prices if _counts_cost(compiled) else (),
         explains_routes=config.gateway.explain_routes,

@@ -66,17 +66,18 @@ class WebhookSender:
     async def send(self, webhook: WebhookConfig, message_id: str, body: bytes) -> Sent:
         """Never raises for what the receiver or the network does."""
         began_ns = self._clock.monotonic_ns()
+        is_secret = webhook.url.startswith(("env:", "file:"))  # no part of the address is shown then
         try:
             async with asyncio.timeout(TOTAL_S):
                 url, key = await self._call(webhook, _resolve, webhook)
-                await self._call(webhook, _find_host, url)
+                await self._call(webhook, _find_host, url, is_secret)
             sent = await self._exchange(webhook, url, self._make_head(url, key, message_id, body), body)
         except LookupError as error:
             sent = Sent(error=str(error))
         except TimeoutError:
             sent = Sent(error=f"its host or a file was not found within {TOTAL_S:g} s")
         except (ConnectFailed, ConnectTimeout) as error:
-            sent = Sent(error=error.message)
+            sent = Sent(error="the receiver can't be reached" if is_secret else error.message)
         except ForebayError:
             sent = Sent(error="the connection broke before there was an answer, or it was not HTTP")
         except OSError as error:
@@ -167,14 +168,15 @@ def _keep_place_from_logs(url: str) -> None:
             redactor.learn(place)
 
 
-def _find_host(url: str) -> None:
+def _find_host(url: str, is_secret: bool) -> None:
     """Looks the host up once, so that the client's own look finds it.  Raises LookupError."""
     address, _ = parse_address(url)
     try:
         socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         words = getattr(error, "strerror", None) or "not a name that can be looked up"
-        raise LookupError(f"the host {address.host} can't be found: {words}") from None
+        name = "its host" if is_secret else f"the host {address.host}"
+        raise LookupError(f"{name} can't be found: {words}") from None
 
 
 def _judge(connection: Connection, data: bytes) -> Sent:

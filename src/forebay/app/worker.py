@@ -119,7 +119,9 @@ class Worker:
         return state
 
     def _set_quotas(self, snapshot: Snapshot) -> None:
-        self._quota.set_prices(PriceBook(snapshot.prices), allow_unpriced=snapshot.quota_allow_unpriced)
+        self._quota.set_prices(
+            PriceBook(snapshot.prices), snapshot.price_book, allow_unpriced=snapshot.quota_allow_unpriced
+        )
         self._quota.waits.set_rules(snapshot.quota_queue)
         self._quota.set_limits(snapshot.quotas, snapshot.quota_when_away, snapshot.quota_workers)
 

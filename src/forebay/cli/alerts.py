@@ -13,7 +13,7 @@ from forebay.app.webhook_sender import TOTAL_S
 from forebay.cli.admin_client import fetch_admin
 from forebay.cli.tables import Cell, Column, Table, print_table
 from forebay.cli.tenancy import format_moment, open_repos, print_json
-from forebay.cli.terminal import Failure, Outcome, print_line, print_note
+from forebay.cli.terminal import BadOption, Failure, Outcome, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
 from forebay.gateway.alerts import Alert, Delivery, DeliveryState
 from forebay.gateway.policy.alerting import WHOLE, AlertKind
@@ -104,7 +104,7 @@ def _choose(kind: type[_Choice], option: str, word: str | None) -> _Choice | Non
     try:
         return kind(word)
     except ValueError:
-        raise Failure(f"can't understand {option} {word}", hint=f"possible: {', '.join(kind)}") from None
+        raise BadOption(f"can't understand {option} {word}", hint=f"possible: {', '.join(kind)}") from None
 
 
 def _make_row(alert: Alert) -> Sequence[str | Cell]:

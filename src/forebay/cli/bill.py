@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from sqlalchemy import Connection
 
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
@@ -19,10 +20,12 @@ from forebay.app.database import open_database
 from forebay.cli.bill_export import COUNTS, format_usd, list_fields, write_csv
 from forebay.cli.parquet import find_parquet, write_parquet
 from forebay.cli.tables import Cell, Column, Table, print_table
+from forebay.cli.tenancy import find_actor
 from forebay.cli.terminal import BadOption, Outcome, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
-from forebay.cli.usage import parse_tag, parse_where, take_in
+from forebay.cli.usage import give_way, parse_moment, parse_tag, parse_where, take_in
 from forebay.gateway.repo import KeyRepo
+from forebay.gateway.repo_audit import Change, append_audit
 from forebay.ledger.bill import (
     BILL_BY,
     Bill,
@@ -122,21 +125,10 @@ def _parse_time(options: BillOptions, now_ns: int) -> tuple[int, int]:
         month_ns, next_ns = find_month(options.month or name_month(now_ns))
     except ValueError as error:
         raise BadOption(f"can't understand --month: {error}", hint="without it: this month, UTC") from None
-    since_ns = month_ns if options.since is None else _parse_moment("--since", options.since)
+    since_ns = month_ns if options.since is None else parse_moment("--since", options.since)
     if options.until is not None:
-        return since_ns, _parse_moment("--until", options.until)
+        return since_ns, parse_moment("--until", options.until)
     return since_ns, next_ns
-
-
-def _parse_moment(option: str, text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text.strip())
-        seconds = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
-    except (ValueError, OverflowError):
-        seconds = -1
-    if not 0 <= seconds < 2**33:
-        raise BadOption(f"can't understand {option} {text}", hint="a date like 2026-01-31 (UTC)")
-    return seconds * 10**9
 
 
 def parse_by(text: str) -> tuple[tuple[UsageBy, ...], str | None]:
@@ -185,6 +177,16 @@ def _load(config: Config, wanted: _Wanted, clock: SystemClock, *, recompute: boo
 
 
 def _recompute(database: Database, config: Config, wanted: _Wanted, clock: SystemClock) -> None:
+    actor, span = find_actor(), f"{_moment(wanted.since_ns)} to {_moment(wanted.until_ns)}"
+
+    def tell(connection: Connection, report: Repricing, is_done: bool) -> None:
+        change = (
+            _describe_repricing(span, report)
+            if is_done
+            else Change(action="ledger.reprice_begin", subject=span)
+        )
+        append_audit(connection, actor, change, clock.wall_ns())
+
     report: Repricing = reprice(
         database,
         config.prices.price_book,
@@ -192,12 +194,24 @@ def _recompute(database: Database, config: Config, wanted: _Wanted, clock: Syste
         until_ns=wanted.until_ns,
         now_ns=clock.wall_ns(),
         rollups=config.ledger.rollups,
+        tell=tell,
+        pause=give_way,
     )
     before, after = (_show_usd(cost) for cost in (report.cost_nano_usd_before, report.cost_nano_usd_after))
     print_note(
         f"priced {report.records:,} records anew: {report.changed:,} changed, {before} USD became {after}"
         if report.changed
         else f"priced {report.records:,} records anew: nothing changed"
+    )
+
+
+def _describe_repricing(span: str, report: Repricing) -> Change:
+    before, after = report.cost_nano_usd_before, report.cost_nano_usd_after
+    return Change(
+        action="ledger.reprice",
+        subject=span,
+        before={"cost_usd": format_usd(before), "unpriced": report.unpriced_before},
+        after={"cost_usd": format_usd(after), "unpriced": report.unpriced_after, "changed": report.changed},
     )
 
 

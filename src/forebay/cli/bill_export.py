@@ -1,6 +1,5 @@
 """A bill as rows for programs.  Costs are exact decimals of USD, and what is unknown is never 0."""
 
-import csv
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -9,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
+from forebay.cli.csv_file import write_rows
 from forebay.ledger.tables import TOKEN_CLASSES
 from forebay.ledger.usage import UsageBy, UsageRow
 
@@ -47,6 +47,4 @@ def write_csv(file: str, names: Sequence[str], rows: Sequence[Fields]) -> None:
         nullcontext(sys.stdout) if file == "-" else Path(file).open("w", newline="", encoding="utf-8")  # noqa: SIM115 - the `with` below closes it
     )
     with opened as stream:
-        writer = csv.DictWriter(stream, list(names), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        write_rows(stream, names, rows)

@@ -4,9 +4,9 @@ Takes in what the workers have written until now before it reads, so the figures
 makes a data folder where there is none.
 """
 
-import csv
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -19,6 +19,8 @@ import msgspec
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.database import open_database
+from forebay.app.price_books import PriceBooks
+from forebay.cli.csv_file import write_rows
 from forebay.cli.tables import Cell, Column, Table, print_table, terminal_columns
 from forebay.cli.terminal import BadOption, Outcome, is_plain, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
@@ -26,7 +28,7 @@ from forebay.cli.usage_hours import MARKS_MAX, Hours, can_show_hours, compute_sp
 from forebay.gateway.repo import KeyRepo
 from forebay.ledger.ingest import Ingester, IngestLimits
 from forebay.ledger.marks import NoLongerKept
-from forebay.ledger.repo import rebuild_usage
+from forebay.ledger.rebuild import rebuild_usage
 from forebay.ledger.rollup import HOUR_NS, NOTHING, UsageTotals, merge_totals
 from forebay.ledger.usage import UsageBy, UsageQuery, UsageQueryInvalid, UsageRow, load_usage
 from forebay.store.database import Database
@@ -38,6 +40,7 @@ WHERE: Final = ("key", "model", "version", "experiment", "variant")
 _UNITS_S: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BAR_CELLS: Final = 8
 _WIDE_COLUMNS: Final = 100
+_PAUSE_S: Final = 0.12  #: SQLite looks for a lock that it waits for each 0.1 s
 _HOURS_COLUMNS: Final = 125  #: a terminal that has room for a mark for each hour of a day
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
@@ -141,13 +144,20 @@ def parse_since(text: str, now_ns: int) -> int | None:
     if word == "all":
         return None
     if found := re.fullmatch(r"(\d{1,6})([mhdw])", word):
-        return now_ns - int(found[1]) * _UNITS_S[found[2]] * 10**9
+        return max(0, now_ns - int(found[1]) * _UNITS_S[found[2]] * 10**9)
+    return parse_moment("--since", text, hint="90m, 24h, 7d, 2w, all, or a date like 2026-01-31")
+
+
+def parse_moment(option: str, text: str, *, hint: str = "a date like 2026-01-31 (UTC)") -> int:
+    """The nanosecond of a date between 1970 and 2242.  Raises BadOption."""
     try:
         moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        hint = "90m, 24h, 7d, 2w, all, or a date like 2026-01-31"
-        raise BadOption(f"can't understand --since {text}", hint=hint) from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()) * 10**9
+        seconds = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        seconds = -1
+    if not 0 <= seconds < 2**33:
+        raise BadOption(f"can't understand {option} {text}", hint=hint)
+    return seconds * 10**9
 
 
 def _load(config: Config, query: UsageQuery, clock: SystemClock, *, rebuild: bool) -> _Answer:
@@ -159,7 +169,7 @@ def _load(config: Config, query: UsageQuery, clock: SystemClock, *, rebuild: boo
         database.migrate()
         take_in(database, config, clock)
         if rebuild:
-            count = rebuild_usage(database, config.ledger.rollups)
+            count = rebuild_usage(database, config.ledger.rollups, pause=give_way)
             print_note(f"the totals were added up anew, from {count:,} records")
         names = {record.entry.id: record.entry.name for record in KeyRepo(database, clock).list()}
         return _Answer(
@@ -171,6 +181,11 @@ def _load(config: Config, query: UsageQuery, clock: SystemClock, *, rebuild: boo
         )
     finally:
         database.close()
+
+
+def give_way() -> None:
+    """Between two transactions: long enough for whoever waits for SQLite's lock to look for it once more."""
+    time.sleep(_PAUSE_S)
 
 
 def _load_hours(database: Database, query: UsageQuery, now_ns: int) -> Hours | None:
@@ -195,7 +210,8 @@ def _load_hours(database: Database, query: UsageQuery, now_ns: int) -> Hours | N
 def take_in(database: Database, config: Config, clock: SystemClock) -> None:
     """Ingests what the workers have written until now; says what can't be read."""
     limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
-    book, rollups = config.prices.price_book, config.ledger.rollups
+    book = PriceBooks(config.ledger_path).in_force(config.prices.price_book)
+    rollups = config.ledger.rollups
     ingester = Ingester(
         database,
         config.ledger_path,
@@ -368,6 +384,5 @@ def _print_json(answer: _Answer) -> None:
 
 def _print_csv(answer: _Answer) -> None:
     sample = UsageRow(totals=NOTHING)
-    writer = csv.DictWriter(sys.stdout, list(_describe(sample, answer)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_describe(row, answer) for row in answer.rows)
+    rows = (_describe(row, answer) for row in answer.rows)
+    write_rows(sys.stdout, list(_describe(sample, answer)), rows)

@@ -83,6 +83,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     units: tuple[tuple[str, int], ...] = ()  #: what else the target counted, by the names of its usage rules
     version: str = ""  #: of the model, as `forebay.yaml` says of the last target tried
     asked_model: str = ""  #: the public name that the caller named, where another model answered in its place
+    prices: str = ""  #: names the price book by which it is priced; for ingest alone, and in no table
 
 
 Event = Finished  #: the union of all events, once there are more

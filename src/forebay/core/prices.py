@@ -8,7 +8,7 @@ is computed.  What has no price costs an unknown amount, which is `None` and nev
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from fnmatch import fnmatchcase
@@ -258,6 +258,26 @@ class PriceBook:
 
 
 NO_PRICES: Final = PriceBook()
+
+
+@dataclass(frozen=True, slots=True)
+class BooksInForce(PriceBook):
+    """Prices each record by the book that it names, and by these prices what names none that is known.
+
+    Attributes:
+        find: the book of a digest.
+    """
+
+    find: Callable[[str], PriceBook | None] = field(default=lambda _: None, compare=False, repr=False)
+
+    def compute_cost(self, event: Event) -> Cost:
+        book = self.find(event.prices) if event.prices else None
+        if book is None:
+            return PriceBook.compute_cost(self, event)
+        cost = book.compute_cost(event)
+        if cost.price_id:
+            self.used.setdefault(cost.price_id, book.used[cost.price_id])
+        return cost
 
 
 def choose_price(book: PriceBook, model: str, target: str, pool: str, tier: str, at_ns: int) -> Price | None:

@@ -163,6 +163,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     quota_allow_unpriced: bool = False  #: requests without a price pass limits of cost
     prices: tuple[Price, ...] = ()  #: the book, where a limit counts cost
     explains_routes: bool = False  #: to any key that asks with the header `x-forebay-debug: route`
+    price_book: str = ""  #: digest of the book in force, for the records
     version: int = 1
 
     def compute_hash(self) -> str:

@@ -13,6 +13,7 @@ from forebay.gateway.model import Exchange
 
 DURATION_GUESS_NS = 2_000_000_000  #: of a request whose like was not seen yet, where seconds cost money
 GUESS_STEP = 0.05  #: how far one request moves the running mean
+BOOKS_MAX = 100  #: that are kept for requests in flight
 GUESSES_MAX = 100_000  #: pairs of key and model whose mean is kept
 
 
@@ -20,13 +21,16 @@ class Costing:
     """See the module."""
 
     def __init__(self) -> None:
-        self._book = NO_PRICES
+        self._books: dict[str, PriceBook] = {}  # by name; those that requests in flight began with too
         self._allow_unpriced = False
         self._durations: dict[tuple[str, str], float] = {}  # nanoseconds, by key and model
 
-    def set_prices(self, book: PriceBook, *, allow_unpriced: bool) -> None:
-        if book != self._book:
-            self._book = book
+    def set_prices(self, book: PriceBook, name: str, *, allow_unpriced: bool) -> None:
+        """From now on this book holds for requests that begin; `name` is that of the snapshot's."""
+        known = self._books.pop(name, None)
+        self._books[name] = known if known == book else book
+        while len(self._books) > BOOKS_MAX:
+            del self._books[next(iter(self._books))]
         self._allow_unpriced = allow_unpriced
 
     def estimate(self, exchange: Exchange, lease: Lease, tokens: Tokens) -> int:
@@ -75,7 +79,8 @@ class Costing:
         self, exchange: Exchange, target: Target, tokens: Tokens, duration_ns: int, units: Units = ()
     ) -> int | None:
         place = exchange.model, target.id, target.pool, target.tier
-        return self._book.compute_cost_at(place, exchange.at_ns, tokens, duration_ns, units).nano_usd
+        book = self._books.get(exchange.state.snapshot.price_book, NO_PRICES)
+        return book.compute_cost_at(place, exchange.at_ns, tokens, duration_ns, units).nano_usd
 
     def _learn(self, exchange: Exchange) -> None:
         assert exchange.key is not None

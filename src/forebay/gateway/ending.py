@@ -202,6 +202,7 @@ class Ending:
             exchange.units,
             version,
             exchange.asked_model,
+            exchange.state.snapshot.price_book,
         )
         self._recorder.record(record)
         exchange.state.cells.count_finished(exchange.cells, record)

@@ -13,6 +13,7 @@ FOREVER = 1.0e18
 
 
 NO_EPOCH = -1
+IDLE_S = 1.0  #: a lease that nobody used for so long goes back
 REFUSED_S = 0.02  #: after a refusal, before the authority is asked again for as much
 GUESS_PARTS = 4  #: of a limit's amount, one such part at most is reserved for an answer of unknown length
 NOTHING, INPUT, OUTPUT = 0, 1, 2  #: which tokens a limit counts; both are 3
@@ -30,6 +31,7 @@ class Lease:
         is_cost: whether it counts money.
         is_exceeded: the authority had no room, and the limit says what follows, which is not a refusal.
         is_even: whether all its tokens count whole.
+        is_lent: the authority does not know yet what was spent of its loans.
         left: units that may be spent; negative when a request took more than was reserved for it.
         epoch: of the loans; units of an earlier one are void.
         ends_at: when the period of the loans ends, and what is left with it.
@@ -43,14 +45,15 @@ class Lease:
         asking: an answer of the authority that is on its way.
         stand_in: this worker's share while there is no authority.
         drawn: units of a calendar taken from the share since the authority last lent.
-        owed: units taken from the share, or beyond a loan, which the authority has not been told of.
+        owed: units taken from the share, or beyond a loan, which the authority has not been told of; negative
+            what goes back to it and is not to be spent.
     """
 
     __slots__ = (
         "__weakref__", "_head", "_kind", "_tail", "asking", "counts", "counts_requests", "drawn", "ends_at",
         "epoch", "full_at", "guess_max", "in_use", "is_concurrent", "is_cost", "is_even", "is_exceeded",
-        "known_left", "left", "limit", "owed", "refused_need", "refused_until", "refused_wait_s", "spent",
-        "stand_in", "used_at",
+        "is_lent", "known_left", "left", "limit", "owed", "refused_need", "refused_until", "refused_wait_s",
+        "spent", "stand_in", "used_at",
     )  # fmt: skip
 
     def __init__(self, limit: Limit) -> None:
@@ -70,7 +73,7 @@ class Lease:
         self.stand_in: Meter | None = None
         self.owed = 0
         self.drawn = 0
-        self.is_exceeded = False
+        self.is_exceeded = self.is_lent = False
         self.tell_reset(NEVER)
 
     def set_limit(self, limit: Limit) -> None:
@@ -91,9 +94,16 @@ class Lease:
         if self.limit.period is None or self.limit.kind is Kind.CALENDAR:
             known += amount - self.limit.amount
         self.known_left = min(known, amount)
-        self.is_exceeded = self.is_exceeded and amount <= self.limit.amount  # else it is asked anew
+        self.set_aside()
         self.set_limit(msgspec.structs.replace(self.limit, amount=amount))
         self.refused_until = NEVER
+
+    def set_aside(self) -> None:
+        """What was lent beyond the limit is nobody's room: it goes back, and the authority is asked anew."""
+        if self.is_exceeded:
+            self.is_exceeded = False
+            self.owed -= max(0, self.left)
+            self.left = min(0, self.left)
 
     def bound_guess(self, units: int, least: int) -> int:
         """What is reserved for an answer whose length is a guess: no guess may take much of a limit.
@@ -144,11 +154,14 @@ class Lease:
 
     def absorb(self, loan: Loan, now_s: float) -> None:
         """The authority has lent."""
+        if not loan.is_exceeded:
+            self.set_aside()
         if loan.epoch != self.epoch:
             if not self.is_concurrent:
                 self.left = 0  # another period: what was left of the one before is void
             self.epoch = loan.epoch
         self.left += loan.units
+        self.is_lent = not self.is_concurrent
         self.known_left = loan.left
         self.is_exceeded = loan.is_exceeded
         self.drawn = 0
@@ -167,10 +180,20 @@ class Lease:
         self.epoch = NO_EPOCH  # what requests of that period give back is void as well
         self.ends_at = FOREVER
 
+    def has_news(self, now_s: float) -> bool:
+        """Whether the authority is to be told what is left of the loans, or owed to it."""
+        if self.left < 0 or self.owed:
+            return True
+        if self.is_exceeded and self.left:
+            return True  # nobody is to live on what was lent beyond the limit
+        # Also of one that has spent all: what it was lent is used for certain.
+        return now_s > self.used_at + IDLE_S and bool(self.left or self.is_lent)
+
     def return_all(self) -> int:
         """What goes back to the authority; negative what is owed to it."""
         units = self.left - self.owed
         self.left = self.owed = 0
+        self.is_lent = False
         return units
 
     def stand_alone(self, workers: int, now: Now) -> None:

@@ -49,6 +49,10 @@ class Waiter:
         self.future: asyncio.Future[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
+    @property
+    def project(self) -> str:
+        return self.tenants[1]
+
     def name_tenant(self, limit: Limit) -> str:
         """With whom it shares: of a team's limit its project, of others its key."""
         return self.tenants[limit.owner.startswith("team ")]

@@ -6,7 +6,7 @@ Counts and compares; who has units to spend, and what follows when there are too
 from forebay.core.errors import RateLimited
 from forebay.core.events import Tokens
 from forebay.core.limits import Exceeded, count_units
-from forebay.gateway.lease import INPUT, OUTPUT, Lease, format_seconds
+from forebay.gateway.lease import FOREVER, INPUT, OUTPUT, Lease, format_seconds
 from forebay.gateway.model import Exchange
 
 SECONDS_READABLE = 120  #: in messages to people; more are minutes and hours
@@ -85,8 +85,11 @@ def explain_shortage(lease: Lease, units: int, wait_s: float) -> RateLimited:
     return RateLimited(f"the limit of {limit.describe()} is reached; {when}", retry_after_s=seconds)
 
 
-def follow_exceeded(exchange: Exchange, lease: Lease) -> None:
+def follow_exceeded(exchange: Exchange, lease: Lease, now_s: float) -> None:
     """Does to a request what a limit asks for that is exceeded.
+
+    Args:
+        now_s: the loop's time.
 
     Raises:
         RateLimited: no other model can answer it.
@@ -95,9 +98,12 @@ def follow_exceeded(exchange: Exchange, lease: Lease) -> None:
     if limit.exceeded is Exceeded.THROTTLE:
         exchange.throttles += (limit.throttle,)
     elif limit.exceeded is Exceeded.DOWNGRADE and exchange.model != limit.downgrade_to:
-        if exchange.redirect(limit.downgrade_to):
+        # Nobody is sent back to a model for which there was no room.
+        if limit.downgrade_to != exchange.asked_model and exchange.redirect(limit.downgrade_to):
             return
         raise RateLimited(
             f"the limit of {limit.describe()} is reached, and this request can't be answered by "
-            f"{limit.downgrade_to} in its place: the key may not call it, or it has no such endpoint"
+            f"{limit.downgrade_to} in its place: the key may not call it, it has no such endpoint, or there "
+            "is no room for it either",
+            retry_after_s=max(1, int(lease.ends_at - now_s) + 1) if lease.ends_at < FOREVER else 1,
         )

@@ -24,12 +24,11 @@ from forebay.gateway.needs import Needs
 from forebay.gateway.plan import Plan, count_need, follow_exceeded
 from forebay.gateway.policy.lending import Want
 from forebay.gateway.policy.meter import Now
-from forebay.gateway.quota_client import HELD_MAX, QuotaClient
-from forebay.gateway.quota_wire import Held, Lent, Refused
+from forebay.gateway.quota_client import QuotaClient
+from forebay.gateway.quota_wire import Held, Lent, Refused, cut
 from forebay.gateway.turns import Turns
 from forebay.gateway.waiting import Reserved, Waits
 
-IDLE_S = 1.0  #: a lease that nobody used for so long goes back
 AHEAD_SWEEPS = 4  #: a loan lasts for so many sweeps at the present rate
 PLANS_MAX = 100_000  #: pairs of key and model whose limits need not be looked up again
 ACQUIRE_MAX_S = 5.0  #: for a reservation, whatever happens meanwhile
@@ -59,7 +58,7 @@ class Quota:
         self._when_away = WhenAway.SHARE
         self._workers = 1
         self._asked: dict[int, tuple[dict[Lease, int], asyncio.Future[None]]] = {}  # without an answer yet
-        self._untold: dict[int, list[tuple[Lease, int]]] = {}  # debts that are not written down yet
+        self._untold: dict[int, tuple[Held, ...]] = {}  # debts that are not written down yet
         self._started_s = loop.time()
         self._was_connected = False
         self._client = QuotaClient(loop, path, worker, self)
@@ -75,18 +74,21 @@ class Quota:
         """From now on these limits hold; what is reserved of those that are gone is settled in vain."""
         self._when_away = when_away
         before, self._leases = self._leases, {}
+        changed = []
         for limit in map(self._amounts.apply, limits):
             lease = before.pop(limit.id, None) or self._removed.pop(limit.id, None) or Lease(limit)
             has_changed = lease.limit != limit or workers != self._workers
             if lease.limit != limit:
+                lease.set_aside()
                 lease.set_limit(limit)
+                changed.append(lease)
             if has_changed and lease.stand_in is not None:
                 lease.stand_alone(workers, self._now())
             self._leases[limit.id] = lease
         self._workers = workers
         self._plans.clear()
         self._removed.update(before)
-        self._return(before.values())
+        self._return((*before.values(), *changed))
         self.waits.follow(set(self._leases.values()))
         if self._leases and not self._was_connected:
             self._started_s = self._loop.time()
@@ -104,13 +106,13 @@ class Quota:
             lease.change_amount(amount)
             if lease.stand_in is not None:
                 lease.stand_alone(self._workers, now)
-            if is_less:
-                self._return([lease])  # what was lent of the larger amount
+            if is_less or lease.owed:
+                self._return([lease])  # what was lent of the larger amount, or beyond it
             self.waits.look_again(lease)
 
-    def set_prices(self, book: PriceBook, *, allow_unpriced: bool = False) -> None:
+    def set_prices(self, book: PriceBook, name: str = "", *, allow_unpriced: bool = False) -> None:
         """By which limits of money count; what has no price is refused where one applies, unless allowed."""
-        self._needs.costing.set_prices(book, allow_unpriced=allow_unpriced)
+        self._needs.costing.set_prices(book, name, allow_unpriced=allow_unpriced)
 
     def find_plan(self, key: KeyEntry, model: str) -> Plan:
         """The limits that a key meets with a model."""
@@ -185,7 +187,7 @@ class Quota:
             self._release(exchange)
             for lease in exceeded:
                 handled.add(lease)
-                follow_exceeded(exchange, lease)
+                follow_exceeded(exchange, lease, self._loop.time())
             plan = self._make_plan(exchange)
 
     async def _borrow(self, exchange: Exchange, plan: Plan, waiter: Waiter) -> Plan:
@@ -220,6 +222,8 @@ class Quota:
             return blocking, None
         now_s = self._loop.time()
         for lease, units in short.items():
+            if self._client.is_connected and units > lease.limit.amount + lease.limit.grace_units:
+                return lease, 0.0  # which is never there, whoever asks
             if now_s < lease.refused_until and units - lease.left >= lease.refused_need:
                 return lease, lease.refused_wait_s
         return None
@@ -236,6 +240,7 @@ class Quota:
         taken, exchange.reservation = exchange.reservation, None
         for lease, units, epoch in taken or ():
             lease.give(units, epoch)
+            self._live.add(lease)
 
     async def _go_alone(self, short: dict[Lease, int]) -> tuple[Lease, float] | None:
         """Gives a request what it lacks without the authority, or says which limit has no room, how long."""
@@ -274,6 +279,7 @@ class Quota:
                 back = units - self._needs.count_used(exchange, lease, units)
                 if back:
                     lease.give(back, epoch)
+                    self._live.add(lease)  # it may have run out of what there is to look after meanwhile
         if self._lines:
             self._return(self.waits.look_again_at(taken))
 
@@ -329,16 +335,13 @@ class Quota:
         self._was_connected = True
         for lease in self._leases.values():
             lease.stand_in = None
-        self._return([lease for lease in self._live if lease.owed or lease.left < 0])
+        for number, debts in self._untold.items():
+            self._client.tell_again(debts, number)
+        self._return([lease for lease in self._leases.values() if lease.owed or lease.left < 0])
         self.waits.look_all_again()
 
     def lose_line(self) -> None:
         now = self._now()
-        for debts in self._untold.values():
-            for lease, units in debts:
-                lease.owed += units  # nobody has said that it was written down
-                self._live.add(lease)
-        self._untold.clear()
         for lease in self._leases.values():
             lease.stand_alone(self._workers, now)
         self.waits.look_all_again()
@@ -359,19 +362,15 @@ class Quota:
         if not self._client.is_connected:
             return
         returned: list[Held] = []
-        debts: list[tuple[Lease, int]] = []
         for lease in leases:
-            units = lease.return_all()
-            if units or recalled:
+            was_lent, units = lease.is_lent, lease.return_all()
+            if units or recalled or was_lent:
                 returned.append(Held(lease.limit.id, lease.epoch, units))
-            if units < 0:
-                debts.append((lease, -units))
-        for at in range(0, len(returned), HELD_MAX):
-            part = tuple(returned[at : at + HELD_MAX])
+        for part in cut(returned, lambda held: held.limit_id):
+            debts = tuple(held for held in part if held.units < 0)
             number = self._client.send_back(part, recalled, confirm=bool(debts))
             if debts:
                 self._untold[number] = debts
-                debts = []
 
     def sweep(self) -> None:
         """To be called every tenth of a second: keeps the line, returns what lies idle, tells of debts."""
@@ -383,10 +382,11 @@ class Quota:
             if lease.spent:
                 lease.spent //= 2
                 lease.tell_reset(now_s)
-            idle = lease.left > 0 and now_s > lease.used_at + IDLE_S
-            if (idle or lease.left < 0 or lease.owed) and lease.asking is None:
+            if lease.asking is not None:
+                continue
+            if lease.has_news(now_s):
                 due.append(lease)
-            elif not (lease.left or lease.owed or lease.spent or lease.in_use):
+            elif not (lease.left or lease.is_lent or lease.spent or lease.in_use):
                 self._live.discard(lease)
         self._return(due)
 

@@ -26,6 +26,7 @@ from forebay.gateway.quota_wire import (
     Refused,
     Return,
     Welcome,
+    cut,
     decode_from_authority,
     encode_frame,
 )
@@ -35,7 +36,6 @@ logger = logging.getLogger("forebay.gateway")
 ASK_MAX_S = 1.0  #: for an answer; an authority that takes longer counts as away
 RETRY_S = 0.1  #: between two tries to connect; longer after an authority that did not answer
 RETRY_MAX_S = 10.0
-HELD_MAX = 1000  #: limits in one message
 
 
 @contextmanager
@@ -126,6 +126,10 @@ class QuotaClient(asyncio.Protocol):
         self.send(Return(returned, recalled, number))
         return number
 
+    def tell_again(self, debts: tuple[Held, ...], number: int) -> None:
+        """Debts of a line that broke, of which nobody has said that they are written down."""
+        self.send(Return(debts, "", number))
+
     def _give_up(self) -> None:
         logger.error("the authority over the limits does not answer")
         self._wait_s = min(RETRY_MAX_S, max(ASK_MAX_S, 2 * self._wait_s))
@@ -149,9 +153,8 @@ class QuotaClient(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._splitter = FrameSplitter()
-        held = self._borrower.list_held()
-        for at in range(0, len(held) or 1, HELD_MAX):
-            self.send(Hello(self._worker, tuple(held[at : at + HELD_MAX])))
+        for part in tuple(cut(self._borrower.list_held(), lambda held: held.limit_id)) or ((),):
+            self.send(Hello(self._worker, part))
         self._timers[0] = self._loop.call_later(ASK_MAX_S, self._give_up)
 
     def data_received(self, data: bytes) -> None:

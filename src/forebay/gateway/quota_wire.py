@@ -1,13 +1,16 @@
 """What workers and the authority say to each other: MessagePack in frames of `[u32 length][…]`.  Pure."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import msgspec
 
 from forebay.gateway.policy.lending import Loan, Want
 
 FRAME_MAX_BYTES = 4 * 1024 * 1024
+HELD_MAX = 1000  #: limits in one message
+PART_MAX_BYTES = 1024 * 1024  #: of them, at least one: their ids may be long
 _LENGTH = struct.Struct("<I")
 
 
@@ -90,6 +93,24 @@ FromAuthority = Welcome | Changed | Noted | Lent | Refused | Recall
 _encode = msgspec.msgpack.Encoder().encode
 decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode
 decode_from_authority = msgspec.msgpack.Decoder(FromAuthority).decode
+
+
+_Item = TypeVar("_Item")
+
+
+def cut(items: Iterable[_Item], find_id: Callable[[_Item], str]) -> Iterator[tuple[_Item, ...]]:
+    """What is said of many limits, in parts of which each fits into a frame."""
+    part: list[_Item] = []
+    size = 0
+    for item in items:
+        item_bytes = 4 * len(find_id(item)) + 32  # at most
+        if part and (size + item_bytes > PART_MAX_BYTES or len(part) == HELD_MAX):
+            yield tuple(part)
+            part, size = [], 0
+        part.append(item)
+        size += item_bytes
+    if part:
+        yield tuple(part)
 
 
 def encode_frame(message: FromWorker | FromAuthority) -> bytes:

@@ -6,13 +6,16 @@ database each sends others, and what one that was killed had claimed is sent by 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 
 from forebay.gateway.alerts import Alert, DeliveryState
 from forebay.gateway.repo_alert_tables import alerts, deliveries
 from forebay.gateway.repo_alerts import make_alert
 from forebay.store.database import Database
+
+PUT_OFF_MAX_NS: Final = 2 * 3600 * 10**9  #: longer than any claim or pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,11 @@ class Result:
     again_ns: int = 0
 
 
+def _is_due(now_ns: int) -> ColumnElement[bool]:
+    """Also what a clock that ran ahead put off for longer than anything waits."""
+    return (deliveries.c.due_ns <= now_ns) | (deliveries.c.due_ns > now_ns + PUT_OFF_MAX_NS)
+
+
 class DeliveryRepo:
     """See the module."""
 
@@ -48,7 +56,7 @@ class DeliveryRepo:
         """How many are to be tried now, by webhook."""
         query = (
             select(deliveries.c.webhook, func.count())
-            .where(deliveries.c.state == DeliveryState.WAITING.value, deliveries.c.due_ns <= now_ns)
+            .where(deliveries.c.state == DeliveryState.WAITING.value, _is_due(now_ns))
             .group_by(deliveries.c.webhook)
         )
         with self._database.read() as connection:
@@ -61,7 +69,7 @@ class DeliveryRepo:
             .where(
                 deliveries.c.webhook == webhook,
                 deliveries.c.state == DeliveryState.WAITING.value,
-                deliveries.c.due_ns <= now_ns,
+                _is_due(now_ns),
             )
             .order_by(deliveries.c.due_ns, deliveries.c.alert_id)
             .limit(count)

@@ -5,13 +5,12 @@ of a signal and of its removal, and not of the values between.
 """
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, func, select
-from sqlalchemy.exc import IntegrityError
 
 from forebay.core.clock import Clock
 from forebay.gateway.repo_audit import Change, append_audit
 from forebay.gateway.repo_signal_tables import signals
 from forebay.gateway.repo_tables import audit
-from forebay.gateway.repo_teams import check_project_exists
+from forebay.gateway.repo_teams import check_project_exists, make_or_find
 from forebay.gateway.signals import (
     PER_PROJECT_MAX,
     Report,
@@ -36,10 +35,7 @@ class SignalRepo:
         Raises InvalidValue, TeamNotFound, ProjectNotFound, TooManySignals.
         """
         check_signal_name(name)
-        try:
-            return self._report(team, project, name, report, actor)
-        except IntegrityError:  # another control plane took the first report a moment ago
-            return self._report(team, project, name, report, actor)
+        return make_or_find(lambda: self._report(team, project, name, report, actor))
 
     def _report(self, team: str, project: str, name: str, report: Report, actor: Actor) -> SignalRecord:
         place = _at(team, project, name)
@@ -68,7 +64,8 @@ class SignalRepo:
         return record
 
     def _create(self, connection: Connection, record: SignalRecord, actor: Actor) -> None:
-        check_project_exists(connection, record.team, record.project)
+        # Of many first reports of a project, one at a time counts and adds.
+        check_project_exists(connection, record.team, record.project, to_change=True)
         of_project = (signals.c.team == record.team) & (signals.c.project == record.project)
         count = connection.execute(select(func.count()).select_from(signals).where(of_project)).scalar_one()
         if count >= PER_PROJECT_MAX:
@@ -110,7 +107,8 @@ class SignalRepo:
         """
         place = _at(team, project, name)
         with self._database.begin() as connection:
-            row = connection.execute(select(signals).where(place)).mappings().one_or_none()
+            # Of two removals at once, the second finds nothing.
+            row = connection.execute(select(signals).where(place).with_for_update()).mappings().one_or_none()
             if row is None:
                 check_project_exists(connection, team, project)
                 raise SignalNotFound(

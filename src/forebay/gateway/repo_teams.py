@@ -5,9 +5,11 @@ Neither is ever removed or renamed: records bear their names.
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import TypeVar
 
 import msgspec
 from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy.exc import IntegrityError
 
 from forebay.core.clock import Clock
 from forebay.core.keys import Rights
@@ -26,6 +28,7 @@ from forebay.gateway.tenancy import (
 from forebay.store.database import Database
 
 _LISTS = ("models", "endpoints", "regions")
+Made = TypeVar("Made")
 
 
 class TeamRepo:
@@ -53,6 +56,9 @@ class TeamRepo:
     def create_team(self, name: str, actor: Actor) -> TeamRecord:
         """The team, made unless it exists.  Raises InvalidValue."""
         check_owner("team", name)
+        return make_or_find(lambda: self._create_team(name, actor))
+
+    def _create_team(self, name: str, actor: Actor) -> TeamRecord:
         now_ns = self._clock.wall_ns()
         with self._database.begin() as connection:
             row = connection.execute(select(teams).where(teams.c.name == name)).mappings().one_or_none()
@@ -71,6 +77,9 @@ class TeamRepo:
         """
         check_owner("project", name)
         check_rights(rights)
+        return make_or_find(lambda: self._put_project(team, name, rights, actor))
+
+    def _put_project(self, team: str, name: str, rights: Rights, actor: Actor) -> ProjectRecord:
         now_ns = self._clock.wall_ns()
         with self._database.begin() as connection:
             try:
@@ -106,9 +115,24 @@ class TeamRepo:
             return _change_project(connection, old, rights, actor, now_ns)
 
 
-def check_project_exists(connection: Connection, team: str, name: str) -> None:
-    """Raises TeamNotFound, ProjectNotFound."""
-    _load_project(connection, team, name)
+def make_or_find(act: Callable[[], Made]) -> Made:
+    """What a transaction gives that makes a row unless it is there.
+
+    PostgreSQL has several writers at a time: where another one made the row a moment ago, `act` is called
+    again, and finds it.
+    """
+    try:
+        return act()
+    except IntegrityError:
+        return act()
+
+
+def check_project_exists(connection: Connection, team: str, name: str, *, to_change: bool = False) -> None:
+    """With `to_change`, others who ask so wait until the transaction ends.
+
+    Raises TeamNotFound, ProjectNotFound.
+    """
+    _load_project(connection, team, name, to_change=to_change)
 
 
 def encode_rights(rights: Rights) -> Mapping[str, object]:

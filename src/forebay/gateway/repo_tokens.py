@@ -79,7 +79,7 @@ class TokenRepo:
         """End a token.  Revoking it again changes nothing.  Raises TokenNotFound."""
         now_ns = self._clock.wall_ns()
         with self._database.begin() as connection:
-            old = _load(connection, token_id)
+            old = _load(connection, token_id, to_change=True)
             if old.revoked_ns is not None:
                 return old
             connection.execute(tokens.update().where(tokens.c.id == token_id).values(revoked_ns=now_ns))
@@ -94,8 +94,11 @@ class TokenRepo:
         return new
 
 
-def _load(connection: Connection, token_id: str) -> TokenRecord:
-    row = connection.execute(select(tokens).where(tokens.c.id == token_id)).mappings().one_or_none()
+def _load(connection: Connection, token_id: str, *, to_change: bool = False) -> TokenRecord:
+    query = select(tokens).where(tokens.c.id == token_id)
+    if to_change:
+        query = query.with_for_update()  # where there is more than one writer at a time
+    row = connection.execute(query).mappings().one_or_none()
     if row is None:
         raise TokenNotFound(
             f"there is no token with the id {token_id[:100]!r}: `forebay tokens list` shows all", param="id"

@@ -7,6 +7,7 @@ ends.  Whoever does not allow it to wait is refused as if there were no lines.
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Collection
 
 from forebay.core.errors import Draining, RateLimited
@@ -43,6 +44,7 @@ class Waits:
     def __init__(self, loop: asyncio.AbstractEventLoop, count_need: CountNeed) -> None:
         self.lines: dict[Lease, Line] = {}
         self.counts = [0] * len(PRIORITIES)
+        self._by_project: Counter[str] = Counter()
         self._loop = loop
         self._count_need = count_need
         self._rules = NO_WAITING
@@ -162,6 +164,12 @@ class Waits:
             self._leave(waiter)
         if sum(self.counts) >= self._rules.requests_max:
             raise self._give_up(waiter, error, FULL, self._explain_full(Full.ALL))
+        project_max = max(self._rules.requests_max // 2, self._rules.tenant_requests_max)
+        if self._by_project[waiter.project] >= project_max:  # or its many keys would leave others no room
+            words = (
+                f"{project_max} requests of the same project wait already (half of limits.queue.requests_max)"
+            )
+            raise self._give_up(waiter, error, FULL, words)
         line = self.lines.get(lease)
         if line is None:
             line = Line(self._loop, lease, self._rules)
@@ -170,6 +178,7 @@ class Waits:
             raise self._give_up(waiter, error, FULL, self._explain_full(full))
         self.lines[lease] = line
         self.counts[waiter.rank] += 1
+        self._by_project[waiter.project] += 1
         if waiter.timer is None:
             waiter.timer = self._loop.call_at(waiter.deadline, waiter.wake)
         return line
@@ -179,6 +188,9 @@ class Waits:
         if line is None:
             return
         self.counts[waiter.rank] -= 1
+        self._by_project[waiter.project] -= 1
+        if not self._by_project[waiter.project]:
+            del self._by_project[waiter.project]
         line.leave(waiter, is_served=is_served)
         if not len(line):
             del self.lines[line.lease]

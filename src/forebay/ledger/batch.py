@@ -43,6 +43,7 @@ class Reason(StrEnum):
     DAMAGED = "damaged"  #: its bytes are not those that were written
     UNKNOWN = "unknown"  #: this version can't read it; a later one may
     IMPLAUSIBLE = "implausible"  #: it holds a value that no table takes
+    REFUSED = "refused"  #: the database would not take it or what it adds up to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,22 +11,25 @@ from pathlib import Path
 
 from forebay.core.clock import Clock
 from forebay.core.prices import NO_PRICES, PriceBook
-from forebay.ledger.batch import Batch, read_batch
+from forebay.ledger.batch import Batch, SetAside, read_batch
+from forebay.ledger.folder import load_folder_id
+from forebay.ledger.quarantine import add_accepted, add_set_aside, reconsider_unknown
 from forebay.ledger.repo import (
     Segment,
     add_events,
     add_segment,
-    add_set_aside,
+    adopt_segment,
     advance_segment,
     change_state,
+    find_segment,
     load_segments,
     lock_ledger,
-    reconsider_unknown,
 )
 from forebay.ledger.rollup import NO_ROLLUPS, Rollups
 from forebay.ledger.segment import HEADER, SegmentError, is_final, list_segments, remove_unborn
 from forebay.ledger.tables import SegmentState
 from forebay.store.database import Database
+from forebay.store.errors import StoreValueRefused
 
 #: A file without a header may be in the making.  Its writer would notice the removal, but have to start anew.
 UNBORN_AGE_S_MIN = 60.0
@@ -46,7 +49,7 @@ class IngestReport:
     """What one call did.  All but `lag_bytes` and `is_complete` counts what is new in this call."""
 
     records: int = 0  #: became events
-    set_aside: int = 0  #: went to quarantine: damaged, unknown or implausible
+    set_aside: int = 0  #: went to quarantine: damaged, unknown, implausible or refused
     damaged_bytes: int = 0
     torn_bytes: int = 0  #: half records of writers that died; never acknowledged, so nothing is lost
     recovered: int = 0  #: left quarantine, because this version can read them
@@ -60,7 +63,8 @@ class IngestReport:
 
 
 class Ingester:
-    """Any number of these may work on one folder and database, in any number of processes.
+    """Any number of these may work on one folder and database, in any number of processes, and on any number
+    of folders over one database: each looks after the files of its own.
 
     Args:
         database: where the tables are.
@@ -88,6 +92,7 @@ class Ingester:
         self._get_prices = get_prices
         self._get_rollups = get_rollups
         self._has_reconsidered = False
+        self._folder_id = ""
 
     def ingest_once(self) -> IngestReport:
         """Ingest what there is, seal what is finished, remove what is old.
@@ -98,9 +103,13 @@ class Ingester:
         report = IngestReport()
         if not self._has_reconsidered:
             self._reconsider(report)
+        try:
+            self._folder_id = self._folder_id or load_folder_id(self._folder)
+        except OSError as error:
+            report.problems.append(f"the folder of the ledger has no name of its own: {error}")
+            return report
         paths = list_segments(self._folder)
-        with self._database.read() as connection:
-            known = load_segments(connection)
+        known = self._load_known(paths)
         for path in paths:
             segment = known.pop(path.name, None)
             try:
@@ -114,6 +123,21 @@ class Ingester:
                 report.problems.append(str(error))
         self._note_absent(known, report)
         return report
+
+    def _load_known(self, paths: list[Path]) -> dict[str, Segment]:
+        """The rows of this folder's files, by name; of a file that has come from elsewhere it becomes one."""
+        with self._database.read() as connection:
+            known = load_segments(connection, self._folder_id)
+            found = [find_segment(connection, path.name) for path in paths if path.name not in known]
+        for segment in found:
+            # A file may have gone, and its row become a deleted one, since the folder was listed.
+            if segment is None or not (self._folder / segment.name).exists():
+                continue
+            with self._database.begin() as connection:
+                adopted = adopt_segment(connection, segment, self._folder_id)
+            if adopted is not None:
+                known[adopted.name] = adopted
+        return known
 
     def _ingest_file(self, path: Path, segment: Segment | None, report: IngestReport) -> None:
         # Asked before reading: what is read afterwards is then all that will ever be in the file.
@@ -148,17 +172,37 @@ class Ingester:
 
         When another ingester has moved the cursor since the batch was read, nothing is stored.
         """
-        now_ns, book = self._clock.wall_ns(), self._get_prices()
+        try:
+            return self._try_commit(name, segment, batch, state, report, is_doubtful=False)
+        except StoreValueRefused:
+            return self._try_commit(name, segment, batch, state, report, is_doubtful=True)
+
+    def _try_commit(
+        self,
+        name: str,
+        segment: Segment | None,
+        batch: Batch,
+        state: SegmentState,
+        report: IngestReport,
+        *,
+        is_doubtful: bool,
+    ) -> Segment:
+        """`is_doubtful` says that the database refused something in the batch, which is to be found."""
+        now_ns, book, rollups = self._clock.wall_ns(), self._get_prices(), self._get_rollups()
+        refused: list[SetAside] = []
         with self._database.begin() as connection:
             lock_ledger(connection)
-            segment = segment or add_segment(connection, name, now_ns)
+            segment = segment or add_segment(connection, name, self._folder_id, now_ns)
             if not advance_segment(connection, segment, batch, state, now_ns):
-                return add_segment(connection, name, now_ns)
-            add_events(connection, segment.id, batch.events, book, self._get_rollups())
-            add_set_aside(connection, segment.id, batch.set_aside, now_ns)
+                return add_segment(connection, name, self._folder_id, now_ns)
+            if is_doubtful:
+                refused = add_accepted(connection, segment.id, batch.events, book, rollups)
+            else:
+                add_events(connection, segment.id, batch.events, book, rollups)
+            add_set_aside(connection, segment.id, [*batch.set_aside, *refused], now_ns)
         # Counted after the commit: a report never claims what was rolled back.
-        report.records += len(batch.events)
-        report.set_aside += len(batch.set_aside)
+        report.records += len(batch.events) - len(refused)
+        report.set_aside += len(batch.set_aside) + len(refused)
         report.damaged_bytes += batch.damaged_bytes
         report.torn_bytes += batch.torn_bytes
         report.sealed += state is SegmentState.SEALED
@@ -206,7 +250,7 @@ class Ingester:
             return change_state(connection, segment, state, self._clock.wall_ns())
 
     def _reconsider(self, report: IngestReport) -> None:
-        """Once for each start: records of a later version may have waited for just this one."""
+        """Once for each start: what was set aside may have waited for this version, or for a better price."""
         place: tuple[int, int] | None = (0, 0)
         while place is not None:
             with self._database.begin() as connection:

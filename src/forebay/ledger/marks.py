@@ -56,7 +56,7 @@ def load_marks(connection: Connection) -> dict[Kept, Mark]:
 def check_kept(marks: Mapping[Kept, Mark], kind: Kept, since_ns: int | None, hint: str) -> None:
     """Raises NoLongerKept when something from `since_ns` on may be gone; None is the beginning of all."""
     gone_before_ns = marks[kind].gone_before_ns
-    if (since_ns or 0) < gone_before_ns:
+    if max(since_ns or 0, 0) < gone_before_ns:
         what = "records" if kind is Kept.RECORDS else f"{kind.value} totals"
         raise NoLongerKept(
             f"the {what} before {format_day(gone_before_ns)} were removed (ledger.retention): {hint}, or ask "

@@ -5,7 +5,7 @@ An event is stored with what it cost.  The queries for people are in `usage` and
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
 
@@ -15,7 +15,6 @@ from sqlalchemy import (
     Dialect,
     RowMapping,
     column,
-    delete,
     func,
     insert,
     select,
@@ -25,21 +24,16 @@ from sqlalchemy import (
 
 from forebay.core.events import Event, Finished, Outcome, Tokens, UsageSource
 from forebay.core.prices import PriceBook
-from forebay.ledger.batch import Batch, Reason, SetAside, read_event
-from forebay.ledger.marks import Kept, load_marks
-from forebay.ledger.rollup import DAY_NS, HOUR_NS, NO_ROLLUPS, Priced, Rollups
+from forebay.ledger.batch import Batch
+from forebay.ledger.rollup import NO_ROLLUPS, Priced, Rollups
 from forebay.ledger.tables import (
     TOKEN_CLASSES,
     SegmentState,
     events,
     prices,
-    quarantine,
     segments,
-    usage_daily,
-    usage_hourly,
 )
-from forebay.ledger.totals import add_totals, make_insert, rebuild_hours, rebuild_tags
-from forebay.store.database import Database
+from forebay.ledger.totals import add_totals, make_insert
 
 _WRITE_LOCK = 0x6C6564676572  # any fixed number, for PostgreSQL's advisory lock
 
@@ -53,6 +47,7 @@ class Segment:
     state: SegmentState
     position: int
     state_since_ns: int
+    folder: str = ""
 
 
 def lock_ledger(connection: Connection) -> None:
@@ -64,19 +59,47 @@ def lock_ledger(connection: Connection) -> None:
         connection.execute(select(func.pg_advisory_xact_lock(_WRITE_LOCK)))
 
 
-def load_segments(connection: Connection) -> dict[str, Segment]:
-    """All that are not deleted, by name."""
-    query = select(segments).where(segments.c.state != SegmentState.DELETED.value)
+def load_segments(connection: Connection, folder: str) -> dict[str, Segment]:
+    """All of a folder that are not deleted, by name."""
+    query = select(segments).where(
+        segments.c.state != SegmentState.DELETED.value, segments.c.folder == folder
+    )
     return {row["name"]: _make_segment(row) for row in connection.execute(query).mappings()}
 
 
-def add_segment(connection: Connection, name: str, now_ns: int) -> Segment:
+def find_segment(connection: Connection, name: str) -> Segment | None:
+    """The row of a file, in whatever state and folder it is."""
+    row = connection.execute(select(segments).where(segments.c.name == name)).mappings().one_or_none()
+    return None if row is None else _make_segment(row)
+
+
+def adopt_segment(connection: Connection, segment: Segment, folder: str) -> Segment | None:
+    """Give the row of a file to the folder that the file lies in; None when it has moved since it was loaded.
+
+    One that was taken for deleted is sealed again: its file is still to be removed.
+    """
+    is_deleted = segment.state is SegmentState.DELETED
+    state = SegmentState.SEALED if is_deleted else segment.state
+    changed = connection.execute(
+        update(segments)
+        .where(segments.c.id == segment.id)
+        .where(segments.c.folder == segment.folder)
+        .where(segments.c.state == segment.state.value)
+        .where(segments.c.position == segment.position)
+        .values(state=state.value, folder=folder)
+    )
+    return replace(segment, state=state, folder=folder) if changed.rowcount == 1 else None
+
+
+def add_segment(connection: Connection, name: str, folder: str, now_ns: int) -> Segment:
     """The row of a file, made if there is none, in whatever state it is."""
     zeros = {"position": 0, "records": 0, "damaged_bytes": 0, "torn_bytes": 0}
-    values = {"name": name, "state": SegmentState.OPEN.value, "state_since_ns": now_ns} | zeros
+    state = {"state": SegmentState.OPEN.value, "state_since_ns": now_ns}
+    values = {"name": name, "folder": folder} | state | zeros
     connection.execute(make_insert(connection.dialect, segments).values(**values).on_conflict_do_nothing())
-    query = select(segments).where(segments.c.name == name)
-    return _make_segment(connection.execute(query).mappings().one())
+    found = find_segment(connection, name)
+    assert found is not None, "it was made a moment ago"
+    return found
 
 
 def advance_segment(
@@ -135,68 +158,10 @@ def keep_terms(connection: Connection, book: PriceBook, price_ids: Iterable[str]
         connection.execute(make_insert(connection.dialect, prices).on_conflict_do_nothing(), rows)
 
 
-def add_set_aside(connection: Connection, segment_id: int, items: list[SetAside], now_ns: int) -> None:
-    if items:
-        fixed = {"segment_id": segment_id, "since_ns": now_ns}
-        rows = [asdict(item) | {"reason": item.reason.value} | fixed for item in items]
-        connection.execute(insert(quarantine), rows)
-
-
-def reconsider_unknown(
-    connection: Connection,
-    after: tuple[int, int],
-    rows_max: int,
-    book: PriceBook,
-    rollups: Rollups = NO_ROLLUPS,
-) -> tuple[int, tuple[int, int] | None]:
-    """Take records that an earlier version could not read, and this one can, out of quarantine.
-
-    Looks at `rows_max` of them behind the place `after` (segment, position); returns how many became events,
-    and the place to go on from, or None at the end.
-    """
-    place = (quarantine.c.segment_id, quarantine.c.position)
-    found = connection.execute(
-        select(quarantine)
-        .where(quarantine.c.reason == Reason.UNKNOWN.value)
-        .where((place[0] > after[0]) | ((place[0] == after[0]) & (place[1] > after[1])))
-        .order_by(*place)
-        .limit(rows_max)
-    )
-    rows = found.mappings().all()
-    moved = 0
-    for row in rows:
-        event = read_event(row["position"], row["payload"])
-        if isinstance(event, SetAside):
-            continue
-        here = (place[0] == row["segment_id"]) & (place[1] == row["position"])
-        if connection.execute(delete(quarantine).where(here)).rowcount == 1:
-            add_events(connection, row["segment_id"], [(row["position"], event)], book, rollups)
-            moved += 1
-    return moved, (rows[-1]["segment_id"], rows[-1]["position"]) if rows else None
-
-
 def load_events(connection: Connection, after_id: int, events_max: int) -> list[tuple[int, Event]]:
     """Events with ids above `after_id`, in order, for readers that keep the last id as their cursor."""
     query = select(events).where(events.c.id > after_id).order_by(events.c.id).limit(events_max)
     return [(row["id"], _make_event(row)) for row in connection.execute(query).mappings()]
-
-
-def rebuild_usage(database: Database, rollups: Rollups = NO_ROLLUPS) -> int:
-    """Add the ledger up anew into the totals; returns the number of events that were added up.
-
-    Totals of a time whose records may be gone stay as they are.  Ingest waits meanwhile: reading all events
-    may take long.
-    """
-    with database.begin() as connection:
-        lock_ledger(connection)
-        gone_before_ns = load_marks(connection)[Kept.RECORDS].gone_before_ns
-        first = gone_before_ns // HOUR_NS if gone_before_ns else None
-        rebuild_hours(connection, first, None, rollups.pairs_max)
-        first_day = gone_before_ns // DAY_NS
-        days = select(usage_daily.c.day).distinct().where(usage_daily.c.day >= first_day)
-        rebuild_tags(connection, list(connection.execute(days).scalars()), rollups)
-        counted = select(func.sum(usage_hourly.c.requests)).where(usage_hourly.c.hour >= (first or 0))
-        return int(connection.execute(counted).scalar() or 0)
 
 
 @lru_cache(maxsize=4)
@@ -216,6 +181,7 @@ def _make_segment(row: RowMapping) -> Segment:
         state=SegmentState(row["state"]),
         position=row["position"],
         state_since_ns=row["state_since_ns"],
+        folder=row["folder"],
     )
 
 

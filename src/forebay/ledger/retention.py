@@ -77,7 +77,7 @@ class Retention:
 
     Args:
         database: where the tables are.
-        clock: for what is old.
+        clock: for what is old, as far as the newest record agrees.
         tell: is called within the transaction that seals the removal of a day.
         get_rollups: which tags have totals of their own, that must hold all of the records as well.
         portion_rows: records that one transaction removes.
@@ -102,7 +102,7 @@ class Retention:
         """What `remove_portion` would remove, and removes nothing.  Raises StoreError."""
         found = []
         with self._database.read() as connection:
-            for kind, cut_ns in self._list_cuts(keep):
+            for kind, cut_ns in self._list_cuts(connection, keep):
                 place = _PLACES[kind]
                 old = place.period < cut_ns // place.unit_ns
                 query = select(func.count(), func.min(place.period)).select_from(place.table).where(old)
@@ -116,16 +116,24 @@ class Retention:
 
         Raises StoreBusy and StoreUnavailable; nothing has changed then, and the same call may be made again.
         """
-        for kind, cut_ns in self._list_cuts(keep):
+        with self._database.read() as connection:
+            cuts = self._list_cuts(connection, keep)
+        for kind, cut_ns in cuts:
             with self._database.begin() as connection:
                 lock_ledger(connection)
                 if removed := self._remove(connection, kind, cut_ns):
                     return removed
         return 0
 
-    def _list_cuts(self, keep: KeepDays) -> list[tuple[Kept, int]]:
-        """The first nanosecond that is kept, of each kind that is not kept for ever."""
-        today = self._clock.wall_ns() // DAY_NS
+    def _list_cuts(self, connection: Connection, keep: KeepDays) -> list[tuple[Kept, int]]:
+        """The first nanosecond that is kept, of each kind that is not kept for ever.
+
+        Ages end with the newest record: a clock that is far ahead makes nothing old.
+        """
+        newest = _find_newest_day(connection)
+        if newest is None:
+            return []
+        today = min(self._clock.wall_ns() // DAY_NS, newest)
         days = ((Kept.RECORDS, keep.records), (Kept.HOURLY, keep.hourly), (Kept.DAILY, keep.daily))
         return [(kind, max(0, today - each) * DAY_NS) for kind, each in days if each is not None]
 
@@ -158,8 +166,16 @@ class Retention:
         self._tell(connection, removal)
 
 
+def _find_newest_day(connection: Connection) -> int | None:
+    newest = connection.execute(select(func.max(events.c.at_ns))).scalar()
+    if newest is not None:
+        return int(newest) // DAY_NS
+    day = connection.execute(select(func.max(usage_daily.c.day))).scalar()
+    return None if day is None else int(day)
+
+
 def _prove_totals(connection: Connection, day_ns: int, rollups: Rollups) -> None:
-    """Whatever may have happened to the totals of a day: after this they are those of its records."""
+    """Compares the sums of a day, over all places, and adds up anew what differs."""
     query = select(*sum_events()).where(events.c.at_ns >= day_ns, events.c.at_ns < day_ns + DAY_NS)
     expected = _find_sums(connection, query)
     first_hour, day = day_ns // HOUR_NS, day_ns // DAY_NS

@@ -19,6 +19,9 @@ DAY_NS = DAY_HOURS * HOUR_NS
 Named = TypeVar("Named", str, tuple[str, str])
 Pair = tuple[str, str]  #: an experiment and a variant
 NO_PAIR: Pair = ("", "")
+#: Of a text that callers choose, in UTF-8: longer ones have no totals of their own.  No key of a table of
+#: totals may come near the 2,704 bytes that a row of PostgreSQL's index holds.
+LABEL_BYTES_MAX = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +135,7 @@ def compute_cell(event: Event, *, is_other: bool = False) -> UsageCell:
 def mark_others(
     priced: Iterable[Priced], known: Mapping[int, Iterable[Pair]], pairs_max: int
 ) -> list[Priced]:
-    """The same, with those marked that find no room: the first pairs of an hour have it.
+    """The same, with those marked that find no room: the first pairs of an hour have it, but for long ones.
 
     Args:
         priced: in the order in which they are stored.
@@ -145,7 +148,8 @@ def mark_others(
         if event.experiment or event.variant:
             room = rooms.setdefault(event.at_ns // HOUR_NS, set())
             pair = (event.experiment, event.variant)
-            each = each._replace(is_other=not _find_room(room, pair, pairs_max))
+            has_room = all(map(can_be_named, pair)) and _find_room(room, pair, pairs_max)
+            each = each._replace(is_other=not has_room)
         marked.append(each)
     return marked
 
@@ -161,7 +165,8 @@ def fold_usage(priced: Iterable[Priced]) -> dict[UsageCell, UsageTotals]:
 def fold_tag(
     priced: Iterable[Priced], tag: str, known: Mapping[int, Iterable[str]], values_max: int
 ) -> dict[TagCell, UsageTotals]:
-    """The totals of the events of each day, by a tag's value.  The first values of a day have room.
+    """The totals of the events of each day, by a tag's value.  The first values of a day have room, but for
+    long ones.
 
     Args:
         priced: in the order in which they are stored, and marked as for the hours.
@@ -172,10 +177,17 @@ def fold_tag(
     for each in priced:
         day = each.event.at_ns // DAY_NS
         value = dict(each.event.tags).get(tag, "")
-        is_rest = bool(value) and not _find_room(rooms.setdefault(day, set()), value, values_max)
+        has_room = can_be_named(value) and (
+            not value or _find_room(rooms.setdefault(day, set()), value, values_max)
+        )
         place = compute_cell(each.event, is_other=each.is_other)._replace(hour=day * DAY_HOURS)
-        groups[TagCell(tag, day, int(is_rest), "" if is_rest else value, place)].append(each)
+        groups[TagCell(tag, day, int(not has_room), value if has_room else "", place)].append(each)
     return {cell: compute_totals(group) for cell, group in groups.items()}
+
+
+def can_be_named(label: str) -> bool:
+    """Whether a text that a caller chose is short enough for totals of its own."""
+    return len(label) <= LABEL_BYTES_MAX // 4 or len(label.encode()) <= LABEL_BYTES_MAX
 
 
 def _find_room(room: set[Named], name: Named, most: int) -> bool:
@@ -235,13 +247,3 @@ def fold_days(cells: Mapping[UsageCell, UsageTotals]) -> dict[UsageCell, UsageTo
         day = cell._replace(hour=cell.hour // DAY_HOURS * DAY_HOURS)
         days[day] = merge_totals(days.get(day, NOTHING), totals)
     return days
-
-
-def merge_usage(
-    one: Mapping[UsageCell, UsageTotals], other: Mapping[UsageCell, UsageTotals]
-) -> dict[UsageCell, UsageTotals]:
-    """As `merge_totals`, cell by cell."""
-    merged = dict(one)
-    for cell, totals in other.items():
-        merged[cell] = merge_totals(merged.get(cell, NOTHING), totals)
-    return merged

@@ -2,11 +2,23 @@
 
 from collections.abc import Iterable
 
-from sqlalchemy import ColumnElement, Integer, Table, Text, case, cast, func, literal, select
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    and_,
+    case,
+    cast,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy.dialects.postgresql import JSON
 
 from forebay.core.events import Outcome, UsageSource
-from forebay.ledger.rollup import HOUR_NS, TOTALS
+from forebay.ledger.rollup import HOUR_NS, LABEL_BYTES_MAX, TOTALS
 from forebay.ledger.tables import TOKEN_CLASSES, events
 
 
@@ -23,6 +35,19 @@ def find_tag(name: str, dialect: str) -> ColumnElement[str]:
         tag = func.json_each(events.c.tags).table_valued("key", "value")
         value = select(tag.c.value).where(tag.c.key == name).correlate(events).scalar_subquery()
     return func.coalesce(value, "")
+
+
+def can_be_named(label: ColumnElement[str], dialect: str) -> ColumnElement[bool]:
+    """As `rollup.can_be_named`."""
+    length = func.octet_length(label) if dialect == "postgresql" else func.length(cast(label, LargeBinary))
+    # Hardly any is long, and the characters of a text are quicker to count than its bytes.
+    return and_(func.length(label) <= LABEL_BYTES_MAX, length <= LABEL_BYTES_MAX)
+
+
+def is_pair_long(dialect: str) -> ColumnElement[int]:
+    """1 for events whose experiment or variant is too long for a name in totals."""
+    names = (can_be_named(events.c[name], dialect) for name in ("experiment", "variant"))
+    return case((and_(*names), 0), else_=1)
 
 
 def sum_totals(table: Table, figures: Iterable[str] = TOTALS) -> list[ColumnElement[int]]:

@@ -52,6 +52,8 @@ segments = Table(
     Column("damaged_bytes", BigInteger, nullable=False),
     Column("torn_bytes", BigInteger, nullable=False),
     Column("state_since_ns", BigInteger, nullable=False),
+    # Whose it is, as `folder.load_folder_id` has it; empty: nobody's yet.
+    Column("folder", String(40), nullable=False, server_default=""),
 )
 
 #: Append-only.  Ids go up in the order in which transactions commit, so a reader can keep one as its cursor.

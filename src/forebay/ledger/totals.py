@@ -5,12 +5,13 @@ holds the lock of `lock_ledger`.  The names that come first find room in a perio
 records were stored that decides, whoever adds them up.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    BigInteger,
     BindParameter,
     ColumnElement,
     Connection,
@@ -18,14 +19,18 @@ from sqlalchemy import (
     Label,
     Select,
     Table,
+    Update,
+    bindparam,
     case,
     delete,
     exists,
     func,
     insert,
     literal,
+    null,
     select,
     tuple_,
+    update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -45,14 +50,21 @@ from forebay.ledger.rollup import (
     fold_usage,
     mark_others,
 )
-from forebay.ledger.sums import find_tag, hour_of_event, sum_events, sum_totals
+from forebay.ledger.sums import (
+    can_be_named,
+    find_tag,
+    hour_of_event,
+    is_pair_long,
+    sum_events,
+    sum_totals,
+)
 from forebay.ledger.tables import PLACES, events, tags_daily, usage_daily, usage_hourly
 
 
 def add_totals(connection: Connection, priced: list[Priced], rollups: Rollups) -> None:
     """Add events that have just been stored, in the order in which they were."""
     hours = {each.event.at_ns // HOUR_NS for each in priced if each.event.experiment or each.event.variant}
-    marked = mark_others(priced, {hour: _load_pairs(connection, hour) for hour in hours}, rollups.pairs_max)
+    marked = mark_others(priced, {hour: load_pairs(connection, hour) for hour in hours}, rollups.pairs_max)
     _add_usage(connection, fold_usage(marked))
     for tag in rollups.tags:
         days = {each.event.at_ns // DAY_NS for each in marked}
@@ -85,7 +97,12 @@ def _upsert(connection: Connection, totals: Table, rows: list[dict[str, object]]
 # What one statement costs to build and compile is paid once, not with each batch of a few records.
 @lru_cache(maxsize=6)
 def _make_upsert(dialect: Dialect, totals: Table) -> sqlite.Insert | postgresql.Insert:
-    statement = make_insert(dialect, totals)
+    return _add_to_what_is_there(make_insert(dialect, totals), totals)
+
+
+def _add_to_what_is_there(
+    statement: sqlite.Insert | postgresql.Insert, totals: Table
+) -> sqlite.Insert | postgresql.Insert:
     old, new = totals.c, statement.excluded
     return statement.on_conflict_do_update(
         index_elements=list(totals.primary_key.columns),
@@ -99,10 +116,52 @@ def make_insert(dialect: Dialect, table: Table) -> sqlite.Insert | postgresql.In
     return postgresql.insert(table) if dialect.name == "postgresql" else sqlite.insert(table)
 
 
+class CostShift(NamedTuple):
+    """How much the totals of a cell change when its records are priced anew."""
+
+    unpriced: int
+    nano_usd: int
+
+
+def shift_costs(connection: Connection, shifts: Mapping[UsageCell, CostShift]) -> None:
+    """Correct the totals of hours and days after costs of records have changed.  Not those of tags."""
+    days: dict[UsageCell, CostShift] = {}
+    for cell, (unpriced, nano_usd) in shifts.items():
+        day = cell._replace(hour=cell.hour // DAY_HOURS)
+        before = days.get(day, CostShift(0, 0))
+        days[day] = CostShift(before.unpriced + unpriced, before.nano_usd + nano_usd)
+    for totals, cells in ((usage_hourly, shifts), (usage_daily, days)):
+        rows = [
+            {f"at_{name}": value for name, value in cell._asdict().items()}
+            | {"by_unpriced": shift.unpriced, "by_nano_usd": shift.nano_usd}
+            for cell, shift in sorted(cells.items())
+        ]
+        if rows:
+            connection.execute(_make_shift(totals), rows)
+
+
+@lru_cache(maxsize=2)
+def _make_shift(totals: Table) -> Update:
+    known, by_unpriced = totals.c, bindparam("by_unpriced", type_=BigInteger)
+    cost = func.coalesce(known.cost_nano_usd, 0) + bindparam("by_nano_usd", type_=BigInteger)
+    period = known.hour if totals is usage_hourly else known.day
+    return (
+        update(totals)
+        .where(period == bindparam("at_hour"))
+        .where(*(known[name] == bindparam(f"at_{name}") for name in (*PLACES, "is_other")))
+        .values(
+            unpriced=known.unpriced + by_unpriced,
+            # Of requests none of which has a known cost, the sum is unknown.
+            cost_nano_usd=case((known.unpriced + by_unpriced == known.requests, null()), else_=cost),
+        )
+    )
+
+
 # --- what has room ------------------------------------------------------------------------------------------
 
 
-def _load_pairs(connection: Connection, hour: int) -> set[Pair]:
+def load_pairs(connection: Connection, hour: int) -> set[Pair]:
+    """The pairs that have room in an hour."""
     known = usage_hourly.c
     query = select(known.experiment, known.variant).distinct()
     query = query.where(known.hour == hour, (known.experiment != "") | (known.variant != ""))
@@ -139,7 +198,8 @@ def rebuild_hours(connection: Connection, first: int | None, last: int | None, p
 
     All records of these days must be there.
     """
-    old, source = delete(usage_hourly), select(*_list_places(literal(0)), *sum_events())
+    dialect = connection.dialect.name
+    old, source = delete(usage_hourly), select(*_list_places(is_pair_long(dialect)), *sum_events())
     if first is not None:
         old = old.where(usage_hourly.c.hour >= first)
         source = source.where(events.c.at_ns >= first * HOUR_NS)
@@ -175,7 +235,8 @@ def _fill(connection: Connection, totals: Table, period: str, source: Select[Any
     # By name: PostgreSQL does not see that two expressions with parameters are the same.
     source = source.group_by(period, *more, *_AT)
     names = [*PLACES, "is_other", *TOTALS, period, *(name.removeprefix("of_") for name in more)]
-    connection.execute(insert(totals).from_select(names, source))
+    statement = make_insert(connection.dialect, totals).from_select(names, source)
+    connection.execute(_add_to_what_is_there(statement, totals))
 
 
 def _list_crowded(connection: Connection, first: int | None, last: int | None, pairs_max: int) -> list[int]:
@@ -195,7 +256,8 @@ def _list_crowded(connection: Connection, first: int | None, last: int | None, p
 def _rebuild_crowded(connection: Connection, hour: int, pairs_max: int) -> None:
     pair = (events.c.experiment, events.c.variant)
     here = (events.c.at_ns >= hour * HOUR_NS, events.c.at_ns < (hour + 1) * HOUR_NS)
-    earliest = select(*pair).where(*here, (pair[0] != "") | (pair[1] != "")).group_by(*pair)
+    named = (is_pair_long(connection.dialect.name) == 0, (pair[0] != "") | (pair[1] != ""))
+    earliest = select(*pair).where(*here, *named).group_by(*pair)
     rows = connection.execute(earliest.order_by(func.min(events.c.id)).limit(pairs_max))
     kept = [(row.experiment, row.variant) for row in rows]
     is_other = case((tuple_(*pair).in_([NO_PAIR, *kept]), 0), else_=1)
@@ -221,36 +283,57 @@ def _rebuild_days(connection: Connection, first: int | None, last: int | None) -
     connection.execute(insert(usage_daily).from_select(["day", *names, *TOTALS], source))
 
 
-def rebuild_tags(connection: Connection, days: Iterable[int], rollups: Rollups) -> None:
-    """The same for all tags of some days; those that are not rolled up any more are forgotten there."""
-    for day in sorted(days):
-        for tag in sorted({*_list_stored_tags(connection), *rollups.tags}):
-            if tag in rollups.tags:
-                rebuild_tag_day(connection, tag, day, rollups.values_max)
-            else:
-                delete_tag_day(connection, tag, day)
+def list_tags(connection: Connection, rollups: Rollups) -> list[str]:
+    """All that have totals or are to have them."""
+    return sorted({*_list_stored_tags(connection), *rollups.tags})
+
+
+def rebuild_tag(connection: Connection, tag: str, day: int, rollups: Rollups) -> None:
+    """The same for a tag of a day; one that is not rolled up any more is forgotten there."""
+    if tag in rollups.tags:
+        rebuild_tag_day(connection, tag, day, rollups.values_max)
+    else:
+        delete_tag_day(connection, tag, day)
 
 
 def rebuild_tag_day(connection: Connection, tag: str, day: int, values_max: int) -> None:
     """Add a day up anew for a tag, from its records, all of which must be there; its hours must be right."""
-    here = (events.c.at_ns >= day * DAY_NS, events.c.at_ns < (day + 1) * DAY_NS)
-    value = find_tag(tag, connection.dialect.name)
-    values = select(value.label("of_value"), func.min(events.c.id).label("first")).where(*here)
+    kept = find_values(connection, tag, day, values_max)
+    delete_tag_day(connection, tag, day)
+    fill_tag(connection, tag, day * DAY_HOURS, (day + 1) * DAY_HOURS - 1, kept)
+
+
+def find_values(connection: Connection, tag: str, day: int, values_max: int) -> list[str]:
+    """A tag's values that find room in a day by its records: those that came first, but for long ones."""
+    dialect = connection.dialect.name
+    values = select(find_tag(tag, dialect).label("of_value"), func.min(events.c.id).label("first"))
+    values = values.where(events.c.at_ns >= day * DAY_NS, events.c.at_ns < (day + 1) * DAY_NS)
     found = values.group_by("of_value").subquery()
-    first = select(found.c.of_value).where(found.c.of_value != "").order_by(found.c.first)
-    kept = list(connection.execute(first.limit(values_max + 1)).scalars())
-    is_rest: ColumnElement[int] = literal(0)
-    if len(kept) > values_max:
-        is_rest = case((value.in_(["", *kept[:values_max]]), 0), else_=1)
-        value = case((is_rest == 0, value), else_="")
+    named = (found.c.of_value != "", can_be_named(found.c.of_value, dialect))
+    first = select(found.c.of_value).where(*named).order_by(found.c.first).limit(values_max)
+    return list(connection.execute(first).scalars())
+
+
+def fill_tag(
+    connection: Connection, tag: str, first: int, last: int, kept: list[str], last_id: int | None = None
+) -> None:
+    """Add the records of some hours of a day to a tag's totals: from `first` to `last`, both included, and up
+    to an id.  `kept` are the values that have room."""
+    day = first // DAY_HOURS
+    here = [events.c.at_ns >= first * HOUR_NS, events.c.at_ns < (last + 1) * HOUR_NS]
+    if last_id is not None:
+        here.append(events.c.id <= last_id)
+    value = find_tag(tag, connection.dialect.name)
+    is_rest = case((value.in_(["", *kept]), 0), else_=1)
     known = usage_daily.c
     others = select(known.day).where(known.day == day, known.is_other == 1).limit(1)
     is_other = _find_other() if connection.execute(others).first() else literal(0)
     source = select(*_list_places(is_other), *sum_events(), literal(day).label("day")).where(*here)
     source = source.add_columns(
-        value.label("of_value"), is_rest.label("of_is_rest"), literal(tag).label("of_tag")
+        case((is_rest == 0, value), else_="").label("of_value"),
+        is_rest.label("of_is_rest"),
+        literal(tag).label("of_tag"),
     )
-    delete_tag_day(connection, tag, day)
     _fill(connection, tags_daily, "day", source, "of_value", "of_is_rest", "of_tag")
 
 

@@ -1,13 +1,12 @@
 """Answers "who used how much of what, and when" from the ledger's tables.  Only reads.
 
-`load_usage` and `read_usage` need no other process: the tables are whole at any time.  Records that still lie
+`load_usage` needs no other process: the tables are whole at any time.  Records that still lie
 in segments alone are not in them; whoever wants those calls `Ingester.ingest_once` first.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Label, RowMapping, Table, func, select
@@ -132,19 +131,6 @@ def _load_rows(
     # By name: PostgreSQL does not see that two expressions with parameters are the same.
     statement = statement.group_by(*_list_names(groups)).limit(query.rows_max + 1)
     return [row for row in connection.execute(statement).mappings() if row["requests"]]
-
-
-def read_usage(location: Path | str, query: UsageQuery) -> list[UsageRow]:
-    """As `load_usage`, on the database at a path or URL, which is opened and closed again.
-
-    Raises also StoreMissing, StoreOutdated and StoreNewer.
-    """
-    database = Database.open(location, create=False)
-    try:
-        database.check_revision()
-        return load_usage(database, query)
-    finally:
-        database.close()
 
 
 #: In the order of UsageRow's fields.

@@ -11,7 +11,8 @@ import msgspec
 from forebay.core.errors import ContextTooLong, InvalidJSON, InvalidValue, OutputTooLong
 from forebay.core.routes import Endpoint
 from forebay.providers.json_edit import NOTHING, UNREADABLE
-from forebay.providers.openai_estimate import BYTES_PER_TOKEN, find_media
+from forebay.providers.openai_estimate import BYTES_PER_TOKEN
+from forebay.providers.openai_media import find_media
 
 #: More bytes than this stand for one token in hardly any text of any tokenizer.
 BYTES_PER_TOKEN_MAX: Final = 16
@@ -86,7 +87,7 @@ def check_context(body: bytes, endpoint: Endpoint, tokens_max: int) -> None:
     bytes_max = tokens_max * BYTES_PER_TOKEN_MAX
     if len(body) <= bytes_max:
         return
-    size = len(body) - sum(find_media(body))
+    size = len(body) - sum(find_media(body, files=True))
     if size > bytes_max:
         size //= _count_prompts(_read(body), endpoint)
     if size > bytes_max:

@@ -1,11 +1,14 @@
 """How many tokens a prompt has before anybody has counted, from its request's bytes alone.  Pure.
 
 Four bytes of plain text are a token.  Letters of other scripts weigh more than their bytes say, pictures and
-sound in base64 less; the difference is found by searches that run in C, without reading the JSON once more.
+sound in base64 less, wherever a chat holds such; `openai_media` finds them.  No byte of text ever weighs less
+than one: no text takes more than four times its estimate, whoever made it.
 `tests/engines/test_estimate_truth.py` holds the result against a real tokenizer.
 """
 
 from typing import Final
+
+from forebay.providers.openai_media import find_media
 
 BYTES_PER_TOKEN: Final = 4  #: of plain text, the usual rule of thumb
 FOREIGN_BYTES_PER_TOKEN: Final = 2  #: of bytes beyond ASCII, which are letters of other scripts and emoji
@@ -30,32 +33,3 @@ def weigh_text(body: bytes) -> int:
     if len(body) >= MEDIA_BODY_BYTES_MIN:
         more -= sum(max(0, size - _MEDIA_BYTES_MAX) for size in find_media(body))
     return more
-
-
-def find_media(body: bytes) -> list[int]:
-    """Sizes of pictures and sound in base64.  It holds no quote, so each ends at the next one."""
-    found: list[int] = []
-    at = 0
-    while (at := body.find(b";base64,", at)) >= 0:
-        start, at = at, body.find(b'"', at)
-        if at < 0:
-            return found
-        found.append(at - start)
-    for mark in (b'"input_audio"', b'"base64"'):  # the second is Anthropic's
-        found += _find_data(body, mark)
-    return found
-
-
-def _find_data(body: bytes, mark: bytes) -> list[int]:
-    """Sizes of the texts called `data` that follow a mark, one each."""
-    found: list[int] = []
-    at = 0
-    while (at := body.find(mark, at)) >= 0:
-        at = body.find(b'"data"', at)
-        start = body.find(b'"', at + len(b'"data"')) + 1
-        end = body.find(b'"', start)
-        if at < 0 or not start or end < 0:
-            return found
-        found.append(end - start)
-        at = end
-    return found

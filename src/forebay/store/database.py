@@ -1,7 +1,8 @@
-"""One database: connections, transactions, migrations.  SQLite now; nothing above it may depend on that.
+"""One database, SQLite or PostgreSQL: connections, transactions, migrations.
 
 Owns how a transaction begins and which errors come out of it.  It must never know a table: each subsystem
-declares its own in a `MetaData` from `make_metadata`, and migrations spell theirs out.
+declares its own in a `MetaData` from `make_metadata`, and migrations spell theirs out.  Nothing above it may
+depend on which of the two it is.
 """
 
 import sqlite3
@@ -16,7 +17,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, func, make_url, select
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -27,6 +28,7 @@ from forebay.store.errors import (
     StoreNewer,
     StoreOutdated,
     StoreUnavailable,
+    StoreValueRefused,
 )
 
 MIGRATIONS = Path(__file__).with_name("migrations")
@@ -43,6 +45,9 @@ _MIGRATION_LOCK = 0x666F7265626179  # any fixed number, for PostgreSQL's advisor
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 #: SQLSTATEs of a lock timeout, a serialization failure, a deadlock, and too many connections.
 _BUSY_STATES = {"55P03", "40001", "40P01", "53300"}
+#: Classes of SQLSTATEs of values that can't be stored: wrong data, and more than a program's limit.
+_REFUSED_CLASSES = {"22", "54"}
+_REFUSED_CODES = {sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}
 _TO_WRITE = ". It and its folder must be writable also to look: run this as the user who runs `forebay up`"
 _REMEDIES = {
     sqlite3.SQLITE_READONLY: _TO_WRITE,
@@ -182,6 +187,19 @@ class Database:
             return _check_revision(connection)
 
 
+def is_value_refused(error: BaseException) -> bool:
+    """Whether an error of a statement says that the database will never take the values that it was given, as
+    against one that can't be used now."""
+    cause = error.orig if isinstance(error, StatementError) else error
+    if isinstance(cause, OverflowError | UnicodeEncodeError):  # SQLite's driver has no error of its own there
+        return True
+    if (state := getattr(cause, "sqlstate", None)) is not None:
+        return str(state)[:2] in _REFUSED_CLASSES
+    if (code := getattr(cause, "sqlite_errorcode", None)) is not None:
+        return code & 0xFF in _REFUSED_CODES
+    return isinstance(error, DataError)
+
+
 def _create_postgres(url: URL, busy_timeout_s: float) -> Engine:
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
@@ -293,9 +311,13 @@ def _typed_errors(place: str) -> Iterator[None]:
     except (IntegrityError, ProgrammingError):
         raise
     except DBAPIError as error:
+        if is_value_refused(error):
+            raise StoreValueRefused(f"the database {place} refused a value: {error.orig}") from error
         raise _make_error(error.orig, place) from error
     except sqlite3.Error as error:
         raise _make_error(error, place) from error
+    except (OverflowError, UnicodeEncodeError) as error:  # SQLite's driver, of what its types can't hold
+        raise StoreValueRefused(f"the database {place} refused a value: {error}") from error
     except PoolTimeout as error:
         raise StoreBusy("all connections to the database are in use") from error
 

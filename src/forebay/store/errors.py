@@ -21,6 +21,14 @@ class StoreUnavailable(StoreError):
     code = "store_unavailable"
 
 
+class StoreValueRefused(StoreUnavailable):
+    """The database never takes one of the values, such as a number that is too large.  Nothing was changed,
+    and the same call would fail again."""
+
+    status = 500
+    code = "store_value_refused"
+
+
 class StoreMissing(StoreUnavailable):
     """There is no database at the place, and it was not to be created."""
 

@@ -84,11 +84,12 @@ def may_be_due(standing: Standing) -> bool:
 
 
 def is_uncertain(standing: Standing, marks: Collection[Mark], now_ns: int) -> bool:
-    """Whether more would have to be told if workers have used all that they were lent."""
+    """Whether workers should say what they have not used: more may be due, or what is has a truer figure."""
     if standing.lent <= 0:
         return False
+    due = choose_due(standing, marks, now_ns)
     at_most = msgspec.structs.replace(standing, lent=0)
-    return choose_due(at_most, marks, now_ns) != choose_due(standing, marks, now_ns)
+    return bool(due) or choose_due(at_most, marks, now_ns) != due
 
 
 def _is_raised(limit: Limit, mark: Mark) -> bool:

@@ -4,7 +4,8 @@ Units that are lent are used up for everybody else, so all workers together neve
 How much is lent beyond what is needed shrinks with what is left: a small limit is lent unit by unit.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from copy import copy
 
 import msgspec
 
@@ -90,6 +91,7 @@ class Lender:
     def __init__(self) -> None:
         self.meters: dict[str, Meter] = {}
         self._lent: dict[str, dict[str, int]] = {}  # by limit and worker; what was spent of it is not known
+        self._epochs: dict[str, int] = {}  # of what is lent
         self._retired: dict[str, tuple[Meter, dict[str, int]]] = {}  # places that are held of limits gone
         self.workers: set[str] = set()
 
@@ -109,16 +111,32 @@ class Lender:
             if meter.limit.measure is Measure.CONCURRENT and any(self._lent[limit_id].values()):
                 self._retired[limit_id] = meter, self._lent[limit_id]
         self._lent = {limit_id: self._lent.get(limit_id, {}) for limit_id in self.meters}
+        self._epochs = {key: epoch for key, epoch in self._epochs.items() if key in self.meters}
 
     def join(self, worker: str, held: Iterable[tuple[str, int]]) -> None:
         """A worker is there, and holds units that were lent to it before this authority knew it."""
         self.workers.add(worker)
         for limit_id, units in held:
-            meter = self.meters.get(limit_id)
+            meter, lent = self._find(limit_id)
             if meter is not None:
-                self._lent[limit_id][worker] = units
+                self._epochs.setdefault(limit_id, meter.epoch)
+                lent[worker] = units
                 if meter.limit.measure is Measure.CONCURRENT:
                     meter.take(units)
+
+    def _advance(self, meter: Meter, now: Now) -> None:
+        """Lets time pass; what was lent in an earlier period is worth nothing now."""
+        meter.advance(now)
+        limit_id = meter.limit.id
+        if self._epochs.setdefault(limit_id, meter.epoch) != meter.epoch:
+            self._epochs[limit_id] = meter.epoch
+            self._lent[limit_id].clear()
+
+    def _find(self, limit_id: str) -> tuple[Meter | None, dict[str, int]]:
+        """A limit's meter and who holds what of it, also of places of a limit gone."""
+        if limit_id in self.meters:
+            return self.meters[limit_id], self._lent[limit_id]
+        return self._retired.get(limit_id, (None, {}))
 
     def leave(self, worker: str) -> None:
         """A worker is gone.
@@ -153,10 +171,11 @@ class Lender:
         exceeded = set()
         for want in wants:
             meter = self.meters[want.limit_id]
-            meter.advance(now)
+            self._advance(meter, now)
             if want.need <= meter.left or (final and meter.may_overdraw(want.need, now)):
                 continue
-            if not final or meter.limit.exceeded is Exceeded.REFUSE:
+            may_exceed = meter.limit.exceeded is not Exceeded.REFUSE and not meter.is_too_much(want.need)
+            if not final or not may_exceed:
                 return Shortage(want.limit_id, meter.left, meter.compute_wait_ns(want.need, now))
             exceeded.add(want.limit_id)
         return tuple(self._lend(worker, want, now, is_exceeded=want.limit_id in exceeded) for want in wants)
@@ -164,7 +183,9 @@ class Lender:
     def _lend(self, worker: str, want: Want, now: Now, *, is_exceeded: bool) -> Loan:
         meter = self.meters[want.limit_id]
         spare = meter.left // (SPARE_PARTS * max(1, len(self.workers)))
-        units = want.like if is_exceeded else max(want.need, min(want.like, spare))
+        if is_exceeded:  # beyond the limit nothing runs short, and nobody need hold much
+            spare = want.need + meter.limit.amount // (SPARE_PARTS * max(1, len(self.workers)))
+        units = max(want.need, min(want.like, spare))
         meter.take(units)
         lent = self._lent[want.limit_id]
         lent[worker] = lent.get(worker, 0) + units
@@ -174,12 +195,10 @@ class Lender:
 
     def give_back(self, worker: str, limit_id: str, epoch: int, units: int, now: Now) -> None:
         """Takes back what a worker does not need; negative what it spent beyond its loans."""
-        retired = self._retired.get(limit_id)
-        meter = self.meters.get(limit_id) if retired is None else retired[0]
+        meter, lent = self._find(limit_id)
         if meter is None:
             return
-        meter.advance(now)
-        lent = self._lent[limit_id] if retired is None else retired[1]
+        self._advance(meter, now)
         if meter.limit.measure is Measure.CONCURRENT:
             units = min(units, lent.get(worker, 0))
             lent[worker] = lent.get(worker, 0) - units
@@ -189,8 +208,22 @@ class Lender:
             meter.take(-units)  # it was used, whenever that was
         else:
             meter.give(units, epoch)
-        if retired is not None:
+        if limit_id in self._retired:
             self._forget_retired()
+
+    def remember(self, limit_ids: Iterable[str]) -> Callable[[], None]:
+        """How these limits stand; what is returned puts them back, where a change can't be written down."""
+        known = [limit_id for limit_id in limit_ids if limit_id in self.meters]
+        meters = {limit_id: copy(self.meters[limit_id]) for limit_id in known}
+        lent = {limit_id: dict(self._lent[limit_id]) for limit_id in known}
+        epochs = {limit_id: self._epochs[limit_id] for limit_id in known if limit_id in self._epochs}
+
+        def restore() -> None:
+            self.meters.update(meters)
+            self._lent.update(lent)
+            self._epochs.update(epochs)
+
+        return restore
 
     def list_standings(self, now: Now, limit_ids: Iterable[str] | None = None) -> list[Standing]:
         """All limits, or those of some ids, in the order of their ids."""
@@ -198,7 +231,7 @@ class Lender:
         found = []
         for limit_id in sorted(known if limit_ids is None else known & set(limit_ids)):
             meter = self.meters[limit_id]
-            meter.advance(now)
+            self._advance(meter, now)
             full = meter.compute_wait_ns(meter.limit.amount, now)
             if meter.ends_ns:
                 full = max(0, meter.ends_ns - now.wall_ns)

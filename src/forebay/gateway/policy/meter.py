@@ -1,7 +1,8 @@
 """Decides how much of one limit is left at a time.  Pure, in integers, so that no unit is ever made or lost.
 
 A bucket's level is kept in units times the period's nanoseconds: each nanosecond adds exactly the amount.  A
-calendar counts what was used since the period began.  Time never goes back: a clock that does stands still.
+calendar counts what was used since the period began.  Time never goes back: a clock that does stands still,
+or, where it goes back into an earlier period of a calendar, what was used stays used until it is put right.
 """
 
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -21,6 +22,7 @@ PERIOD_NS = {
 }
 
 
+STILL = -1
 CLOCK_SLACK_NS = 300_000_000_000  #: a clock that goes back by less begins no earlier period
 
 
@@ -40,6 +42,8 @@ class Meter(msgspec.Struct):
         ends_ns: when the calendar's period ends (wall); 0 for others.
         epoch: changes with each period of a calendar: what was lent in an earlier one is worth nothing now.
         exceeded_ns: when it was first exceeded in the period (wall), 0 while it was not.
+        later_at_ns, later_ends_ns: a later period that a clock has shown before it went back; 0 without one.
+        later_used: units used in that; `STILL` as long as the level counts for it.
     """
 
     limit: Limit
@@ -48,6 +52,9 @@ class Meter(msgspec.Struct):
     ends_ns: int = 0
     epoch: int = 0
     exceeded_ns: int = 0
+    later_at_ns: int = 0
+    later_ends_ns: int = 0
+    later_used: int = STILL
 
     def advance(self, now: Now) -> None:
         """Lets time pass."""
@@ -63,12 +70,34 @@ class Meter(msgspec.Struct):
                 if self.level == full:
                     self.exceeded_ns = 0
         elif now.wall_ns >= self.ends_ns or now.wall_ns < self.at_ns - CLOCK_SLACK_NS:
-            if now.wall_ns >= self.ends_ns:
-                self.level = limit.amount
-                self.exceeded_ns = 0
-            # Else the clock had run ahead and was put right: what was used stays used.
-            self.at_ns, self.ends_ns = find_period(limit.period, limit.time_zone, now.wall_ns)
-            self.epoch = self.at_ns
+            self._turn(*find_period(limit.period, limit.time_zone, now.wall_ns), now.wall_ns)
+
+    def _turn(self, at_ns: int, ends_ns: int, wall_ns: int) -> None:
+        """The clock is in another of the calendar's periods."""
+        if (
+            wall_ns < self.ends_ns
+        ):  # it has gone back: what was used stays used, here and when it is put right
+            if not self.later_ends_ns:
+                self.later_at_ns, self.later_ends_ns = self.at_ns, self.ends_ns
+                self.later_used = STILL
+        elif self.later_at_ns <= wall_ns < self.later_ends_ns:  # it is put right
+            at_ns, ends_ns = self.later_at_ns, self.later_ends_ns
+            if self.later_used != STILL:
+                self.level, self.exceeded_ns = self.limit.amount - self.later_used, 0
+            self._forget_later()
+        elif at_ns < self.ends_ns and ends_ns - wall_ns < wall_ns - at_ns:
+            self.ends_ns = ends_ns  # the time zone was edited: the period goes on until the new one's ends
+            return
+        else:
+            if wall_ns >= self.later_ends_ns:
+                self._forget_later()
+            elif self.later_used == STILL:
+                self.later_used = self.limit.amount - self.level
+            self.level, self.exceeded_ns = self.limit.amount, 0
+        self.at_ns, self.ends_ns, self.epoch = at_ns, ends_ns, at_ns
+
+    def _forget_later(self) -> None:
+        self.later_at_ns, self.later_ends_ns, self.later_used = 0, 0, STILL
 
     @property
     def is_bucket(self) -> bool:
@@ -122,9 +151,15 @@ class Meter(msgspec.Struct):
         if limit.amount > before.amount and self.left > 0:
             self.exceeded_ns = 0
 
+    def is_too_much(self, units: int) -> bool:
+        """Whether so many are never there: who asks for them has not used the limit up."""
+        return units > self.limit.amount + self.limit.grace_units
+
     def may_overdraw(self, units: int, now: Now) -> bool:
         """Whether grace allows so many more than are left; its time begins with the first who ask."""
         limit = self.limit
+        if self.is_too_much(units):
+            return False
         if not self.exceeded_ns:
             self.exceeded_ns = now.wall_ns
         has_time = now.wall_ns < self.exceeded_ns + limit.grace_ns
