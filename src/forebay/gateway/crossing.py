@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from forebay.core.errors import CallerError, Untranslatable
+from forebay.core.errors import CallerError, InvalidValue, Untranslatable
 from forebay.core.events import Tokens
 from forebay.core.routes import Endpoint, Target
 from forebay.core.translation import (
@@ -21,6 +21,7 @@ from forebay.core.translation import (
     StreamTranslator,
     TargetTranslator,
 )
+from forebay.gateway.breadth import VALUES_MAX, has_more_values
 from forebay.gateway.dialect import Dialect, Meter, Reading
 
 SSE = b"text/event-stream"
@@ -82,6 +83,7 @@ class Crossing:
         if not self.is_translated:
             return speech.encode_request(body, view, self.endpoint, model)
         try:
+            self._check_breadth(body)
             chat = speech.write_cap(body, view)
             if self.caller is not None:
                 chat = self.caller.decode_request(chat)
@@ -90,6 +92,18 @@ class Crossing:
             return self.inner.encode_request(chat, self.inner.read_request(chat), Endpoint.CHAT, model)
         except CallerError as error:
             raise Untranslatable(error.message, param=error.param) from error
+
+    def _check_breadth(self, body: bytes) -> None:
+        """Raises InvalidValue on a request that would keep a worker from all others while it is built."""
+        if not has_more_values(body):
+            return
+        field = "messages" if self.endpoint in (Endpoint.CHAT, Endpoint.MESSAGES) else "input"
+        raise InvalidValue(
+            f"`{field}`: the request has more than {VALUES_MAX} values in all (objects, lists, fields and "
+            "what lists hold), and it would have to be translated for what serves this model; send fewer "
+            "messages, parts and tools",
+            param=field,
+        )
 
     def build_head(
         self,
