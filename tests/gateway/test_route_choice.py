@@ -13,12 +13,13 @@ from routing_fleets import (
     list_members,
     load_at_random,
     make_pool,
+    make_target,
 )
 
 from forebay.core.keys import PRIORITIES, TIERS
 from forebay.core.routes import CAPABILITIES, Choosing, Order
-from forebay.gateway.policy.fleet import Fleet, compute_mask
-from forebay.gateway.policy.load import STALE_S
+from forebay.gateway.policy.fleet import Fleet, Group, Member, compute_mask
+from forebay.gateway.policy.load import STALE_S, PoolLoad, ReplicaLoad
 from forebay.gateway.policy.route import (
     LOAD_CAP,
     Plan,
@@ -261,6 +262,34 @@ def test_weights_hold_and_nothing_means_only_where_none_is_left() -> None:
         for member in find_group(fleet, name).members:
             member.load.refuse(NOW, 10)
     assert [pools[index] for index in choose(fleet, PLAIN, NOW, 0.5, 3).order] == ["none"]
+
+
+@pytest.mark.parametrize(
+    "want", [PLAIN, Want(tokens=500, affinity=7, is_sticky=True)], ids=["any", "session"]
+)
+@pytest.mark.parametrize("draw", [0.0, 0.3, 0.99])
+def test_a_weight_of_nothing_is_tried_after_all_others_of_every_tier(want: Want, draw: float) -> None:
+    fleet = build_fleet(
+        make_pool("none", 2, weight=0.0, tier="provisioned"),
+        make_pool("some", 2, weight=1.0, tier="provisioned"),
+        make_pool("far", 2, tier="provider"),
+    )
+    pools = {member.index: member.target.pool for member in list_members(fleet)}
+    order = [pools[index] for index in choose(fleet, want, NOW, draw, 6).order]
+    assert order[0] == "some"
+    assert order[-2:] == ["none", "none"]
+
+
+@pytest.mark.parametrize("affinity", [None, 7])
+def test_replicas_that_share_their_counts_are_tried_though_these_are_out_of_service(
+    affinity: int | None,
+) -> None:
+    load = ReplicaLoad()
+    pool = PoolLoad(2)
+    load.pools = [pool]
+    group = Group([Member(at, make_target("p", at), load) for at in range(2)], pool)
+    load.refuse(NOW, 10)
+    assert pick_member(group, Want(tokens=10, affinity=affinity), NOW, 0.3) in group.members
 
 
 def test_what_a_place_lacks_is_named_and_an_estimate_alone_refuses_nobody() -> None:

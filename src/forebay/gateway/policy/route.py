@@ -80,11 +80,15 @@ def choose(fleet: Fleet, want: Want, now: float, draw: float, limit: int) -> Pla
     order: list[int] = []
     groups = _rank_groups(fleet, tiers[at], want, now, draw)
     for group in groups:
+        if order and group.weight == 0.0:
+            continue  # only when no other is left
         order.append(pick_member(group, want, now, draw).index)
         if len(order) == limit:
             return Plan(tuple(order), rejected)
     for tier in (*tiers[at + 1 :], *reversed(tiers[:at])):
         ranked = _rank_groups(fleet, tier, want, now, draw)
+        if ranked[0].weight == 0.0:
+            continue
         order.append(pick_member(ranked[0], want, now, draw).index)
         if len(order) == limit:
             return Plan(tuple(order), rejected)
@@ -229,7 +233,10 @@ def _rank_groups(fleet: Fleet, tier: Tier, want: Want, now: float, draw: float) 
         return groups
     if want.is_sticky and want.affinity is not None:
         key = want.affinity
-        return sorted(groups, key=lambda group: ((key ^ group.seed) * _MIX & 0xFFFFFFFF, group.pool))
+        return sorted(
+            groups,
+            key=lambda group: (group.weight == 0.0, (key ^ group.seed) * _MIX & 0xFFFFFFFF, group.pool),
+        )
     if tier.is_weighted:
         first = _draw_by_weight(groups, draw)
         return (groups[first], *groups[first + 1 :], *groups[:first])
@@ -306,8 +313,9 @@ def pick_member(group: Group, want: Want, now: float, draw: float) -> Member:
         if not ill or (one.load not in ill and other.load not in ill):
             return one if one.load.tokens <= other.load.tokens else other
     first = at % count
-    well = [member for member in (*members[first:], *members[:first]) if member.load not in ill]
-    return min(well, key=_count_tokens)
+    turned = (*members[first:], *members[:first])
+    well = [member for member in turned if member.load not in ill]
+    return min(well or turned, key=_count_tokens)  # replicas at one address are ill together
 
 
 def _count_tokens(member: Member) -> int:
@@ -332,8 +340,12 @@ def _find_owner(group: Group, want: Want, ill: Sequence[ReplicaLoad]) -> Member 
 
 
 def _list_rest(groups: Sequence[Group], tiers: Sequence[Tier], now: float) -> Iterator[Member]:
-    """What is left when a place of each kind has been tried: those in service, the fullest last."""
+    """What is left when a place of each kind has been tried: those in service, the fullest last.
+
+    Groups that are to get nothing come after all others.
+    """
     rest = [*groups, *(group for tier in tiers for group in tier.groups if group not in groups)]
+    rest.sort(key=lambda group: group.weight == 0.0)
     for group in rest:
         ill = find_unfit(group, now)
         if len(ill) >= group.size:
