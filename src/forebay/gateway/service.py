@@ -170,11 +170,11 @@ class Service:
     def _close(self, exchange: Exchange) -> None:
         self.active.discard(exchange)
         self.memory.held -= exchange.body_bytes + exchange.translated_bytes
+        if exchange.load is not None:  # first, so that nothing can leave a place fuller than it is
+            exchange.end_load(self._loop.time())
         if exchange.reservation is not None:
             self.quota.settle(exchange)
             count_estimate(exchange)
-        if exchange.load is not None:
-            exchange.end_load(self._loop.time())
         connection = exchange.connection
         if connection is not None:
             exchange.connection = None
