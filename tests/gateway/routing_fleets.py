@@ -6,7 +6,7 @@ from typing import Any
 
 from forebay.core.keys import TIERS
 from forebay.core.routes import Choosing, Endpoint, Order, Route, RouteTable, Target
-from forebay.gateway.loads import Loads
+from forebay.gateway.loads import FleetParts, Loads
 from forebay.gateway.policy.fleet import Fleet, Group, Member
 
 
@@ -34,11 +34,18 @@ def make_route(*pools: Sequence[Target], choosing: Choosing | None = None) -> Ro
     )
 
 
+def follow(loads: Loads, *routes: Route, workers: int = 1) -> FleetParts:
+    """As a snapshot that is taken."""
+    parts = loads.follow(RouteTable(routes=routes), workers)
+    loads.commit(parts)
+    return parts
+
+
 def build_fleet(
     *pools: Sequence[Target], choosing: Choosing | None = None, loads: Loads | None = None, workers: int = 1
 ) -> Fleet:
     route = make_route(*pools, choosing=choosing)
-    parts = (loads or Loads()).follow(RouteTable(routes=(route,)), workers)
+    parts = follow(loads or Loads(), route, workers=workers)
     return Fleet(parts.groups["m"], route.choosing)
 
 

@@ -2,9 +2,9 @@
 
 import msgspec
 import pytest
-from routing_fleets import build_fleet, make_pool, make_route
+from routing_fleets import build_fleet, follow, make_pool, make_route
 
-from forebay.core.routes import Choosing, Order, RouteTable
+from forebay.core.routes import Choosing, Order, RouteTable, Target
 from forebay.gateway.loads import Loads
 from forebay.gateway.policy.load import (
     EJECT_AFTER,
@@ -19,24 +19,73 @@ from forebay.gateway.policy.route import Reason, find_ill
 
 def test_counts_close_also_over_a_change_of_the_table() -> None:
     loads = Loads()
-    first = loads.follow(RouteTable(routes=(make_route(make_pool("p", 2, requests_max=4)),)), 1)
-    (before,) = first.groups["m"]
+    (before,) = follow(loads, make_route(make_pool("p", 2, requests_max=4))).groups["m"]
     replica = before.members[0].load
     for _ in range(3):
         replica.begin(100, 1.0)
     replica.tell_first(0.5, 1.0)
-    same = loads.follow(RouteTable(routes=(make_route(make_pool("p", 2, requests_max=4)),)), 1).groups["m"][0]
+    (same,) = follow(loads, make_route(make_pool("p", 2, requests_max=4))).groups["m"]
     assert same.load is before.load
-    larger = loads.follow(RouteTable(routes=(make_route(make_pool("p", 3, requests_max=4)),)), 1).groups["m"][
-        0
-    ]
+    (larger,) = follow(loads, make_route(make_pool("p", 3, requests_max=4))).groups["m"]
     assert larger.members[0].load is replica
     assert (larger.load.requests, larger.load.tokens) == (3, 300)
+    assert larger.load.used == pytest.approx(0.25)
     assert larger.load.estimate(0, 1.0) == 0.5
     for _ in range(3):
         replica.end(100, 2.0)
     assert (replica.requests, replica.tokens) == (0, 0)
     assert (larger.load.requests, larger.load.tokens, larger.load.used) == (0, 0, 0)
+
+
+def make_pair(api_keys: tuple[str | None, str | None], requests_max: int) -> list[Target]:
+    """Two targets at one address."""
+    (one,) = make_pool("p", 1, requests_max=requests_max)
+    return [
+        msgspec.structs.replace(one, id=f"m@p#{number}", api_key=api_key)
+        for number, api_key in enumerate(api_keys)
+    ]
+
+
+def test_two_targets_at_one_address_are_one_place_for_each_account() -> None:
+    loads = Loads()
+    (group, _) = follow(loads, make_route(make_pair(("env:A", "env:B"), 8), make_pool("q", 1))).groups["m"]
+    first, second = (member.load for member in group.members)
+    assert first is not second
+    first.begin(10, 1.0)
+    assert (second.requests, group.load.size, group.load.used) == (0, 2, pytest.approx(1 / 16))
+
+
+@pytest.mark.parametrize("api_keys", [("env:A", "env:B"), (None, None)])
+def test_counts_close_where_two_targets_are_at_one_address(api_keys: tuple[str | None, str | None]) -> None:
+    loads = Loads()
+    (before, _) = follow(loads, make_route(make_pair(api_keys, 8), make_pool("q", 1))).groups["m"]
+    for member in before.members:
+        for _ in range(5):
+            member.load.begin(300, 1.0)
+    (after, _) = follow(loads, make_route(make_pair(api_keys, 9), make_pool("q", 1))).groups["m"]
+    assert (after.load.requests, after.load.tokens) == (10, 3000)
+    assert after.load.size == len({member.load for member in after.members})
+    assert after.load.used == pytest.approx(10 / 9 / after.load.size)
+    for member in after.members:
+        for _ in range(5):
+            member.load.end(300, 2.0)
+    assert (after.load.requests, after.load.tokens, after.load.used) == (0, 0, 0)
+
+
+def test_a_table_that_is_not_taken_leaves_the_counts_in_force_alone() -> None:
+    loads = Loads()
+    (served, _) = follow(loads, make_route(make_pool("p", 1, requests_max=8), make_pool("q", 1))).groups["m"]
+    replica = served.members[0].load
+    for _ in range(12):
+        replica.begin(300, 1.0)
+    refused = make_route(make_pool("p", 1, requests_max=16), make_pool("q", 1))
+    (other, _) = loads.follow(RouteTable(routes=(refused,)), 1).groups["m"]
+    assert other.members[0].load is replica
+    for _ in range(12):
+        replica.end(300, 2.0)
+    assert (served.load.requests, served.load.used) == (0, 0)
+    taken = follow(loads, refused).groups["m"][0].load
+    assert (taken.requests, taken.used) == (0, 0)
 
 
 def test_models_that_share_a_place_share_its_counts_and_others_are_not_counted() -> None:
@@ -48,7 +97,7 @@ def test_models_that_share_a_place_share_its_counts_and_others_are_not_counted()
     other = msgspec.structs.replace(
         make_route(make_pool("q", 2), choosing=Choosing(order=Order.LISTED)), model="other"
     )
-    parts = Loads().follow(RouteTable(routes=(fleet, alias, other)), 1)
+    parts = follow(Loads(), fleet, alias, other)
     assert set(parts.groups) == {"m"}
     assert parts.replicas["alias"] is parts.replicas["m@p#0"]
     assert not any(target.id in parts.replicas for target in other.targets)

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from routing_fleets import make_pool
+from routing_fleets import make_route as make_fleet_route
 
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import RouteTable, Snapshot
-from forebay.gateway.compiling import build_state, list_problems
+from forebay.gateway.compiling import ReadSecret, build_state, list_problems
+from forebay.gateway.loads import Loads
 from forebay.gateway.metrics import Cells
 from forebay.gateway.metrics_layout import compute_layout
 from forebay.gateway.model import State
@@ -30,10 +33,22 @@ def client() -> Iterator[Client]:
     loop.close()
 
 
-def build(snapshot: Snapshot, client: Client, folder: Path) -> State:
+def build(
+    snapshot: Snapshot,
+    client: Client,
+    folder: Path,
+    loads: Loads | None = None,
+    read_secret: ReadSecret = str,
+) -> State:
     cells = Cells(folder, f"w{time.monotonic_ns()}", compute_layout(snapshot.table))
     return build_state(
-        snapshot, client=client, cells=cells, read_secret=str, dialect=openai, find_way=find_way
+        snapshot,
+        client=client,
+        cells=cells,
+        read_secret=read_secret,
+        dialect=openai,
+        find_way=find_way,
+        loads=loads,
     )
 
 
@@ -91,3 +106,26 @@ def test_a_dialect_of_a_newer_version_is_told_as_such(client: Client, tmp_path: 
     )
     state = build(Snapshot(table=RouteTable(routes=routes), keys=()), client, tmp_path)
     assert list_problems(state) == ["the target m-0 speaks `klingon`, which this Forebay does not know"]
+
+
+def test_a_snapshot_that_fails_leaves_the_counts_of_the_one_in_force_alone(
+    client: Client, tmp_path: Path
+) -> None:
+    def make_snapshot(requests_max: int) -> Snapshot:
+        pools = make_pool("p", 2, requests_max=requests_max, api_key="env:broken"), make_pool("q", 1)
+        return Snapshot(table=RouteTable(routes=(make_fleet_route(*pools),)), keys=())
+
+    def fail(name: str) -> str:
+        raise RuntimeError(name)
+
+    loads = Loads()
+    served = build(make_snapshot(8), client, tmp_path, loads)
+    group = served.routes["m"].groups[0]
+    replica = group.members[0].load
+    replica.begin(100, 1.0)
+    with pytest.raises(RuntimeError, match="broken"):
+        build(make_snapshot(9), client, tmp_path, loads, fail)
+    replica.end(100, 2.0)
+    assert (replica.requests, group.load.requests, group.load.used) == (0, 0, 0)
+    replica.begin(100, 3.0)
+    assert group.load.requests == 1

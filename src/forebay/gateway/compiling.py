@@ -37,7 +37,8 @@ def build_state(
     must stop working whatever else has been edited.
     """
     ways = Ways(dialect, find_way)
-    parts = (loads or Loads()).follow(snapshot.table, snapshot.quota_workers)
+    loads = loads or Loads()
+    parts = loads.follow(snapshot.table, snapshot.quota_workers)
     targets: dict[str, TargetState] = {}
     routes: dict[str, RouteState] = {}
     for route in snapshot.table.routes:
@@ -53,7 +54,7 @@ def build_state(
             places=places,
             groups=parts.groups.get(route.model, ()),
         )
-    return State(
+    state = State(
         snapshot=snapshot,
         table_hash=snapshot.table.compute_hash(),
         routes=routes,
@@ -63,6 +64,8 @@ def build_state(
         cells=cells,
         unknown=cells.endpoint("", ""),
     )
+    loads.commit(parts)  # last: a snapshot that is refused leaves the counts of the one in force alone
+    return state
 
 
 def list_problems(state: State) -> list[str]:

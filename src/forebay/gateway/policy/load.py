@@ -100,9 +100,12 @@ class PoolLoad(Pace):
         if self.has_capacity:
             self.level = self.compute_level(now)
             self.level_at = now
-        self.requests += requests
-        self.tokens += tokens
-        by_requests, by_tokens = self.requests * self._per_request, self.tokens * self._per_token
+        self.set_counts(self.requests + requests, self.tokens + tokens)
+
+    def set_counts(self, requests: int, tokens: int) -> None:
+        """So many are in flight."""
+        self.requests, self.tokens = requests, tokens
+        by_requests, by_tokens = requests * self._per_request, tokens * self._per_token
         self.used = by_requests if by_requests > by_tokens else by_tokens
 
     def compute_level(self, now: float) -> float:
