@@ -5,6 +5,7 @@ several tool calls in turn.  So the first call is handed on as it comes, and wha
 the end of the choice.  The end is told when the chat has come to its own; a stream that was cut has none.
 """
 
+from collections import deque
 from typing import Any, Final
 
 import msgspec
@@ -87,15 +88,18 @@ class MessagesStream:
     """
 
     __slots__ = (
-        "_blocks", "_event_max_bytes", "_finish", "_id", "_index", "_is_calling", "_is_over", "_is_refused",
-        "_is_started", "_splitter", "_usage", "_waiting_bytes",
+        "_blocks", "_calls", "_event_max_bytes", "_finish", "_id", "_index", "_is_calling", "_is_over",
+        "_is_refused", "_is_started", "_splitter", "_usage", "_waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, *, event_max_bytes: int) -> None:
         self._splitter = EventSplitter(event_max_bytes)
         self._event_max_bytes = event_max_bytes
         self._id = ""
-        self._blocks: list[_Block] = []  # the one that is being handed on, and those that wait behind it
+        self._blocks: deque[_Block] = (
+            deque()
+        )  # the one that is being handed on, and those that wait behind it
+        self._calls: dict[tuple[str, int], _Block] = {}  # of tools, among the blocks
         self._index = 0  # of the block at the head
         self._waiting_bytes = 0
         self._usage = NOTHING
@@ -144,11 +148,9 @@ class MessagesStream:
             return self._fail(msgspec.Raw(data))
         if bytes(chunk.usage) not in (b"", b"null"):
             self._usage = chunk.usage
-        out = b""
-        for choice in chunk.choices or ():
-            if choice.index == 0:
-                out += self._start(chunk) + self._continue(choice)
-        return out
+        return b"".join(
+            self._start(chunk) + self._continue(choice) for choice in chunk.choices or () if choice.index == 0
+        )
 
     def _start(self, chunk: _Chunk) -> bytes:
         if self._is_started:
@@ -175,9 +177,7 @@ class MessagesStream:
         return out
 
     def _add_delta(self, delta: _Delta) -> bytes:
-        out = b""
-        for thought in delta.thinking_blocks or ():
-            out += self._add_thought(thought)
+        out = b"".join(map(self._add_thought, delta.thinking_blocks or ()))
         thinking = delta.reasoning_content or delta.reasoning
         if thinking and not delta.thinking_blocks:
             out += self._add_thought(Thought(thinking=thinking))
@@ -185,9 +185,7 @@ class MessagesStream:
             if text:
                 out += self._add(("text", 0), {"type": "text", "text": ""}, _build_text(text))
         self._is_refused = self._is_refused or bool(delta.refusal)
-        for call in delta.tool_calls or ():
-            out += self._add_call(call)
-        return out
+        return out + b"".join(map(self._add_call, delta.tool_calls or ()))
 
     def _add_thought(self, thought: Thought) -> bytes:
         key = ("thinking", thought.index)
@@ -220,13 +218,15 @@ class MessagesStream:
         tail = self._blocks[-1] if self._blocks else None
         block = tail if tail is not None and tail.key == key else None
         if block is None and key[0] == "tool_use":
-            block = next((known for known in self._blocks if known.key == key), None)
+            block = self._calls.get(key)
         out = b""
         if block is None:
             block = _Block(key, start)
             if tail is not None and tail.key[0] != "tool_use" and len(self._blocks) == 1:
                 out += self._close()
             self._blocks.append(block)
+            if key[0] == "tool_use":
+                self._calls[key] = block
         if piece is not None:
             block.pieces.append(piece)
         if block is self._blocks[0]:
@@ -244,22 +244,24 @@ class MessagesStream:
         if not block.is_open:
             block.is_open = True
             out += _write("content_block_start", {"index": self._index, "content_block": block.start})
-        for piece in block.pieces:
-            out += _write("content_block_delta", {"index": self._index, "delta": piece})
-        block.pieces.clear()
-        return out
+        pieces, block.pieces = block.pieces, []
+        return out + b"".join(
+            _write("content_block_delta", {"index": self._index, "delta": piece}) for piece in pieces
+        )
 
     def _close(self) -> bytes:
         """The end of the block at the head, and all of it that has not been handed on."""
-        out = self._hand_on(self._blocks.pop(0)) + _write("content_block_stop", {"index": self._index})
+        block = self._blocks.popleft()
+        self._calls.pop(block.key, None)
+        out = self._hand_on(block) + _write("content_block_stop", {"index": self._index})
         self._index += 1
         return out
 
     def _flush(self) -> bytes:
-        out = b""
+        closed = []
         while self._blocks:
-            out += self._close()
-        return out
+            closed.append(self._close())
+        return b"".join(closed)
 
     def _end(self) -> bytes:
         if not self._is_started:  # an end without a beginning

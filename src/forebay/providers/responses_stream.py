@@ -156,11 +156,9 @@ class ResponsesStream:
             return self._fail(msgspec.Raw(data))
         if bytes(chunk.usage) not in (b"", b"null"):
             self._usage = chunk.usage
-        out = b""
-        for choice in chunk.choices or ():
-            if choice.index == 0:
-                out += self._start(chunk) + self._continue(choice)
-        return out
+        return b"".join(
+            self._start(chunk) + self._continue(choice) for choice in chunk.choices or () if choice.index == 0
+        )
 
     def _start(self, chunk: _Chunk) -> bytes:
         if self._response is not None:
@@ -188,9 +186,7 @@ class ResponsesStream:
             out += self._add_words("output_text", delta.content)
         if delta.refusal:
             out += self._add_words("refusal", delta.refusal)
-        for call in delta.tool_calls or ():
-            out += self._add_call(call)
-        return out
+        return out + b"".join(map(self._add_call, delta.tool_calls or ()))
 
     def _add_words(self, kind: str, words: str, signed: list[Thought] | None = None) -> bytes:
         out = b""
@@ -284,20 +280,21 @@ class ResponsesStream:
         return out + self._write("response.output_item.done", {"output_index": part.at, "item": part.item})
 
     def _close_all(self) -> bytes:
-        out = self._close_words()
-        for call in self._calls.values():
-            arguments = "".join(call.pieces) or "{}"
-            call.item |= {"arguments": arguments, "status": "completed"}
-            told = {"item_id": call.item["id"], "output_index": call.at}
-            out += self._write(
-                "response.function_call_arguments.done",
-                told | {"name": call.item["name"], "arguments": arguments},
-            )
-            out += self._write("response.output_item.done", {"output_index": call.at, "item": call.item})
+        out = self._close_words() + b"".join(map(self._close_call, self._calls.values()))
         self._calls = {}
         if not self._output:  # a model that said nothing said an empty text
             out += self._begin_words("output_text") + self._close_words()
         return out
+
+    def _close_call(self, call: _Open) -> bytes:
+        arguments = "".join(call.pieces) or "{}"
+        call.item |= {"arguments": arguments, "status": "completed"}
+        told = {"item_id": call.item["id"], "output_index": call.at}
+        out = self._write(
+            "response.function_call_arguments.done",
+            told | {"name": call.item["name"], "arguments": arguments},
+        )
+        return out + self._write("response.output_item.done", {"output_index": call.at, "item": call.item})
 
     def _end(self) -> bytes:
         if self._response is None:  # an end without a beginning
@@ -350,16 +347,22 @@ class ResponsesStream:
 
 def _join(pieces: list[Thought]) -> list[Thought]:
     """Whole thoughts from their pieces, in their order."""
-    whole: dict[int, Thought] = {}
+    whole: dict[int, list[Thought]] = {}
     for piece in pieces:
         known = whole.get(piece.index)
-        if known is None or piece.type != known.type:
-            whole[piece.index] = piece
-            continue
-        whole[piece.index] = msgspec.structs.replace(
-            known,
-            thinking=(known.thinking or "") + (piece.thinking or ""),
-            signature=(known.signature or "") + (piece.signature or "") or None,
-            data=(known.data or "") + (piece.data or "") or None,
-        )
-    return list(whole.values())
+        if known is None or piece.type != known[0].type:
+            whole[piece.index] = [piece]
+        else:
+            known.append(piece)
+    return [_join_thought(known) for known in whole.values()]
+
+
+def _join_thought(pieces: list[Thought]) -> Thought:
+    if len(pieces) == 1:
+        return pieces[0]
+    return msgspec.structs.replace(
+        pieces[0],
+        thinking="".join(piece.thinking or "" for piece in pieces),
+        signature="".join(piece.signature or "" for piece in pieces) or None,
+        data="".join(piece.data or "" for piece in pieces) or None,
+    )
