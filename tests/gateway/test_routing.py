@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from forebay.core.keys import KeyEntry
+from forebay.core.limits import Limit, Measure, Period, WhenAway
 from forebay.core.routes import Affinity, Choosing, Endpoint, Order, Route, Target, Timeouts
 from forebay.testing.answers import chunk, sse_head
 from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_key
@@ -50,9 +51,17 @@ class Fleet:
         facts.setdefault("choosing", Choosing(order=Order.LOAD))
         return Route(model=model, endpoints=(Endpoint.CHAT, Endpoint.EMBEDDINGS), targets=targets, **facts)
 
-    def start(self, *routes: Route, keys: list[KeyEntry] | None = None, explains: bool = True) -> None:
+    def start(
+        self,
+        *routes: Route,
+        keys: list[KeyEntry] | None = None,
+        explains: bool = True,
+        quotas: tuple[Limit, ...] = (),
+    ) -> None:
         gateway = GatewayProcess(routes or [self.make_route()], folder=self._folder, keys=keys)
-        gateway.snapshot = msgspec.structs.replace(gateway.snapshot, explains_routes=explains)
+        gateway.snapshot = msgspec.structs.replace(
+            gateway.snapshot, explains_routes=explains, quotas=quotas, quota_when_away=WhenAway.OPEN
+        )
         self.gateway = self._stack.enter_context(gateway)
 
     def ask(self, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
@@ -238,6 +247,22 @@ def test_a_request_goes_where_it_can_be_answered(fleet: Fleet) -> None:
     assert "tools" in refused.json()["error"]["message"]
     quoted = {**CHAT, "messages": [{"role": "user", "content": 'say {"tools": [{}], "type": "image_url"}'}]}
     assert fleet.ask(quoted).status_code == 200
+
+
+def test_no_caller_fills_a_tier_with_what_it_names(fleet: Fleet) -> None:
+    fleet.add("own", slow(5), tier="provisioned", tokens_max=100_000)
+    fleet.add("paid", well_behaved("Hi"), tier="provider")
+    limit = Limit(id="l", owner="key k", measure=Measure.TOTAL_TOKENS, amount=10**13, period=Period.DAY)
+    fleet.start(keys=[msgspec.structs.replace(make_key(), limits=("l",))], quotas=(limit,))
+    with ThreadPoolExecutor(1) as pool:
+        greedy = pool.submit(fleet.ask, {**CHAT, "max_tokens": 2_000_000_000})
+        while not fleet.count()["own"] and not greedy.done():
+            time.sleep(0.01)
+        explained = fleet.explain()
+        assert greedy.result().status_code == 200
+    loads = {each["pool"]: each["tokens"] for each in explained["candidates"]}
+    assert 0 < loads["own"] < 1000
+    assert explained["tiers"][0]["spill"] == 0
 
 
 def test_a_session_and_a_beginning_stay_with_a_replica(fleet: Fleet) -> None:

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.core.events import Tokens
 from forebay.core.routes import CAPABILITIES
 from forebay.gateway.policy.fleet import ALL_CAPABILITIES, compute_mask
-from forebay.gateway.wants import find_prefix, read_needs
+from forebay.gateway.policy.load import OUTPUT_GUESS
+from forebay.gateway.wants import OUTPUT_MAX, find_prefix, guess_output, read_needs
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 NEEDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -59,3 +61,20 @@ def test_a_prompt_begins_where_its_messages_do() -> None:
     assert find_prefix(one, 60) != find_prefix(other, 60)
     assert find_prefix(b'{"input":"abc"}', 4) == b'"input":"ab'
     assert find_prefix(b"{}", 16) == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("output", "named", "guess"),
+    [
+        (None, True, OUTPUT_GUESS),
+        (5, True, 5),
+        (2_000_000_000, True, OUTPUT_GUESS),
+        (1000, False, 1000),
+        (2_000_000_000, False, OUTPUT_MAX),
+    ],
+)
+def test_what_a_caller_names_never_makes_its_answer_longer(
+    output: int | None, named: bool, guess: int
+) -> None:
+    assert guess_output(Tokens(input=1, output=output), named=named) == guess
+    assert guess_output(None, named=named) == OUTPUT_GUESS

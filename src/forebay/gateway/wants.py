@@ -9,6 +9,7 @@ from zlib import crc32
 
 import msgspec
 
+from forebay.core.events import Tokens
 from forebay.core.routes import Affinity
 from forebay.gateway.model import Exchange
 from forebay.gateway.policy.fleet import Fleet, compute_mask
@@ -17,6 +18,7 @@ from forebay.gateway.policy.route import Want
 
 SESSION_HEADER = b"x-forebay-session"
 SESSION_MAX_BYTES = 256
+OUTPUT_MAX = 4096  #: tokens of an answer that one request counts at most
 _PROMPTS = (b'"messages"', b'"prompt"', b'"input"')
 
 #: Values of `type` that say so wherever they stand, for quotes within texts are escaped in JSON.
@@ -49,8 +51,7 @@ def read_want(exchange: Exchange, fleet: Fleet) -> Want:
     body = exchange.body
     assert exchange.key is not None
     needs = read_needs(body, fleet.lacking) if fleet.lacking else 0
-    estimate = exchange.estimate
-    output = OUTPUT_GUESS if estimate is None or estimate.output is None else estimate.output
+    output = guess_output(exchange.estimate, named=exchange.names_output)
     tokens = estimate_tokens(len(body), output)
     if tokens > fleet.window_min and read_needs(body, _MEDIA):
         tokens = fleet.window_min  # its bytes say nothing of its tokens, so its length is no reason
@@ -65,6 +66,21 @@ def read_want(exchange: Exchange, fleet: Fleet) -> Want:
     else:
         affinity = None
     return Want(tokens, output, needs, exchange.key.priority, affinity, bool(session))
+
+
+def guess_output(estimate: Tokens | None, *, named: bool) -> int:
+    """How long an answer will be, for loads.
+
+    What a caller names is how long it may become at most, which can shorten a guess and never lengthen it:
+    else one request that names a million tokens would fill a tier for everybody.
+
+    Args:
+        estimate: of limits, if the request has any.
+        named: whether the caller named the estimate's output, which is else the mean of earlier answers.
+    """
+    if estimate is None or estimate.output is None:
+        return OUTPUT_GUESS
+    return min(estimate.output, OUTPUT_GUESS if named else OUTPUT_MAX)
 
 
 def read_needs(body: bytes, asked: int) -> int:
