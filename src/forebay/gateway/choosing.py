@@ -14,7 +14,7 @@ from forebay.core.routes import CAPABILITIES
 from forebay.gateway.model import Exchange, RouteState, TargetState
 from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
 from forebay.gateway.policy.explain import explain, explain_barred, explain_listed
-from forebay.gateway.policy.route import choose, choose_first
+from forebay.gateway.policy.route import choose, choose_first, count_fit
 from forebay.gateway.relay import Answer
 from forebay.gateway.wants import read_want
 
@@ -50,7 +50,7 @@ class Chooser:
             return False
         route = exchange.route
         assert route is not None
-        if route.groups or route.route.fallbacks:
+        if route.groups or route.route.fallbacks or exchange.asked_model:
             self.plan(exchange)
         return True
 
@@ -70,20 +70,28 @@ class Chooser:
             if first is not None:
                 target = exchange.target_state = route.places[first]
                 exchange.plan, exchange.is_plan_whole = (target,), False
-                exchange.tries.targets_left = fleet.size
+                exchange.tries.targets_left = count_fit(fleet, self._get_time())
                 return
         self._plan_whole(exchange, route)
 
     def _plan_whole(self, exchange: Exchange, route: RouteState) -> None:
+        """Other models come last; where this one can't answer at all, the first of them that can begins."""
         limit = exchange.state.snapshot.table.attempts_max
-        fallbacks = self._list_fallbacks(exchange, route) if route.route.fallbacks else ()
-        if fallbacks and limit > 1:
-            limit -= 1  # the last attempt is another model's
-        targets = self._choose(exchange, route, limit)
+        others = []
+        for fallback in self._list_fallbacks(exchange, route):
+            found = self._choose(exchange, fallback, 1)
+            if found:
+                others.append((fallback, found))
+        targets = self._choose(exchange, route, max(1, limit - 1) if others else limit)
+        if not targets and not others:
+            raise self._explain_lack(exchange, route)
+        if not targets:
+            first = others[0][0]
+            others[0] = first, self._choose(exchange, first, max(1, limit - len(others) + 1))
         changes = []
-        for fallback in fallbacks:
+        for fallback, found in others:
             changes.append((len(targets), fallback))
-            targets += self._choose(exchange, fallback, 1)
+            targets += found
         exchange.plan, exchange.fallbacks = tuple(targets), tuple(changes)
         exchange.tries.targets_left = len(targets)
         exchange.target_state = targets[0]
@@ -132,6 +140,7 @@ class Chooser:
         exchange.tries.targets_left = len(exchange.plan) - 1
 
     def _choose(self, exchange: Exchange, route: RouteState, limit: int) -> list[TargetState]:
+        """Places of one model in the order in which they are to be tried; none where none can answer."""
         if not route.groups:
             return list(route.targets[:limit])
         fleet = route.find_fleet(exchange.endpoint)
@@ -139,14 +148,16 @@ class Chooser:
         if not exchange.tries.made:
             exchange.load_tokens = want.tokens
         plan = choose(fleet, want, self._get_time(), self._draw(), limit)
-        if not plan.order:
-            lacking = [name for at, name in enumerate(CAPABILITIES) if want.needs >> at & 1]
-            raise CapabilityMissing(
-                f"no place that answers the model `{route.route.model}` takes all that this request needs: "
-                f"{', '.join(lacking)}",
-                param="model",
-            )
         return [route.places[index] for index in plan.order]
+
+    def _explain_lack(self, exchange: Exchange, route: RouteState) -> CapabilityMissing:
+        needs = read_want(exchange, route.find_fleet(exchange.endpoint)).needs
+        lacking = [name for at, name in enumerate(CAPABILITIES) if needs >> at & 1]
+        return CapabilityMissing(
+            f"no place that answers the model `{route.route.model}` takes all that this request needs: "
+            f"{', '.join(lacking)}",
+            param="model",
+        )
 
     def _list_fallbacks(self, exchange: Exchange, route: RouteState) -> tuple[RouteState, ...]:
         """The models that may take over, as far as the key may call them."""
@@ -154,7 +165,10 @@ class Chooser:
         key = exchange.state.find_key(exchange.key.digest)
         if key is None:
             return ()
-        found = (key.routes.get(name) for name in route.route.fallbacks)
+        asked = exchange.state.routes.get(exchange.asked_model)
+        if asked is not None and not asked.targets:
+            route = asked  # its engine does not run, so one of these answers already
+        found = (key.routes.get(name) for name in route.route.fallbacks if name != exchange.model)
         return tuple(each for each in found if each and each.targets and exchange.endpoint in each.cells)
 
     # --- explaining -----------------------------------------------------------------------------------------

@@ -41,9 +41,10 @@ class Intake:
             exchange.view = self._bound(exchange, view, key.entry)
         targets = route.targets
         exchange.tries = Attempts(exchange.state.snapshot.table.attempts_max, len(targets))
-        if not targets:
+        if targets:
+            exchange.target_state = targets[0]
+        elif not any(map(exchange.redirect, route.route.fallbacks)):
             raise self._refuse(exchange, model, key)
-        exchange.target_state = targets[0]
 
     def _refuse(self, exchange: Exchange, model: str, key: KeyState) -> ForebayError:
         state = exchange.state.routes.get(model)

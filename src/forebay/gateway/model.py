@@ -311,7 +311,6 @@ class Exchange:
         asked, self.model, self.route = self.model, route.route.model, route
         self.cells = route.cells[self.endpoint]
         self.asked_model = self.asked_model or asked
-        self.limit_headers += f"x-forebay-answered-by: {self.model}\r\n"
 
     def tell_first(self, now: float) -> None:
         """The first token of the current attempt, which is counted, has come."""

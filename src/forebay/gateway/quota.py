@@ -181,8 +181,6 @@ class Quota:
             plan = await self._borrow(exchange, plan, waiter)
             exceeded = [lease for lease in plan.list_exceeded() if lease not in handled]
             if not exceeded:
-                if exchange.asked_model:
-                    exchange.limit_headers += f"x-forebay-answered-by: {exchange.model}\r\n"
                 return
             self._release(exchange)
             for lease in exceeded:

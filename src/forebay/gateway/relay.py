@@ -376,6 +376,8 @@ def build_headers(exchange: Exchange, content_type: bytes) -> str:
         f"x-request-id: {exchange.id}\r\n"
         f"x-forebay-attempts: {exchange.attempts}\r\n{exchange.limit_headers}"
     )
+    if exchange.asked_model and exchange.attempts:
+        headers += f"x-forebay-answered-by: {exchange.model}\r\n"
     if exchange.dialect.is_foreign:
         headers += exchange.dialect.name_headers(exchange.id, exchange.limit_headers, exchange.at_ns)
     return headers

@@ -125,6 +125,13 @@ def choose_first(fleet: Fleet, want: Want, now: float, draw: float) -> int | Non
     return pick_member(group, want, now, left).index
 
 
+def count_fit(fleet: Fleet, now: float) -> int:
+    """How many places are in service."""
+    return fleet.size - sum(
+        len(find_unfit(group, now)) for group in fleet.groups if now < group.load.unfit_until
+    )
+
+
 # --- filter -------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,109 @@
+"""Other models that take over, through a real worker: when they do, and what they may not."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_routing import CHAT, STREAM, Fleet, slow
+
+from forebay.core.routes import Choosing, Endpoint, Route, Timeouts
+from forebay.testing.openai import error_answer, well_behaved
+
+LISTED = Choosing()
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+PICTURE: dict[str, Any] = {**CHAT, "messages": [{"role": "user", "content": [IMAGE]}]}
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    with ExitStack() as stack:
+        yield Fleet(tmp_path, stack)
+
+
+def add_pair(fleet: Fleet, model: str, *, sees: bool, fallbacks: tuple[str, ...] = ()) -> Route:
+    for _ in range(2):
+        fleet.add(model, well_behaved("Hi"), capabilities=("images",) if sees else ())
+    return fleet.make_route(model, fallbacks=fallbacks)
+
+
+def test_a_model_that_lacks_something_is_no_fallback_and_hinders_nobody(fleet: Fleet) -> None:
+    fleet.start(
+        add_pair(fleet, "m", sees=True, fallbacks=("blind",)),
+        add_pair(fleet, "blind", sees=False),
+    )
+    answer = fleet.ask(PICTURE)
+    assert answer.status_code == 200
+    assert "x-forebay-answered-by" not in answer.headers
+
+
+def test_another_model_begins_where_the_one_that_is_asked_lacks_something(fleet: Fleet) -> None:
+    fleet.start(
+        add_pair(fleet, "m", sees=False, fallbacks=("blind", "eyes")),
+        add_pair(fleet, "blind", sees=False),
+        add_pair(fleet, "eyes", sees=True),
+    )
+    answer = fleet.ask(PICTURE)
+    assert answer.status_code == 200
+    assert answer.headers["x-forebay-answered-by"] == "eyes"
+    assert answer.headers["x-forebay-attempts"] == "1"
+    record = fleet.gateway.wait_for(lambda record: True)
+    assert (record.model, record.asked_model) == ("eyes", "m")
+    assert "x-forebay-answered-by" not in fleet.ask().headers
+
+
+def test_a_request_that_no_model_can_answer_is_told_what_the_one_it_asks_for_lacks(fleet: Fleet) -> None:
+    fleet.start(
+        add_pair(fleet, "m", sees=False, fallbacks=("blind",)),
+        add_pair(fleet, "blind", sees=False),
+    )
+    refused = fleet.ask(PICTURE)
+    assert refused.status_code == 400
+    assert "`m`" in refused.json()["error"]["message"]
+
+
+def test_another_model_answers_where_no_engine_runs(fleet: Fleet) -> None:
+    asleep = Route(model="m", endpoints=(Endpoint.CHAT,), targets=(), fallbacks=("ill", "small"))
+    fleet.add("ill", error_answer(503))
+    ill = fleet.make_route("ill", choosing=LISTED)
+    fleet.add("small", well_behaved("Hi"))
+    small = fleet.make_route("small", choosing=LISTED)
+    fleet.start(asleep, ill, small)
+    answer = fleet.ask()
+    assert answer.status_code == 200
+    assert answer.headers.get_list("x-forebay-answered-by") == ["small"]
+    assert answer.headers["x-forebay-attempts"] == "2"
+    record = fleet.gateway.wait_for(lambda record: True)
+    assert (record.model, record.asked_model) == ("small", "m")
+
+
+def test_the_model_that_answers_is_named_once_after_others_have_failed(fleet: Fleet) -> None:
+    fleet.add("big", error_answer(503))
+    big = fleet.make_route(fallbacks=("one", "two"))
+    fleet.add("one", error_answer(503))
+    one = fleet.make_route("one", choosing=LISTED)
+    fleet.add("two", well_behaved("Hi"))
+    two = fleet.make_route("two", choosing=LISTED)
+    fleet.start(big, one, two)
+    assert fleet.ask().headers.get_list("x-forebay-answered-by") == ["two"]
+
+
+def test_the_only_place_in_service_has_all_its_time_for_a_first_token(fleet: Fleet) -> None:
+    fleet.add("slow", slow(1.2), tier="provisioned", timeouts=Timeouts(first_token_s=0.5))
+    fleet.add("ill", error_answer(500), tier="provider")
+    shared = fleet.targets[-1]
+    route = fleet.make_route()
+    fleet.targets.append(shared)
+    fleet.add("other", well_behaved("Hi"), tier="provider")
+    other = fleet.make_route("other")
+    fleet.start(route, other)
+    for _ in range(30):  # until the place that both share is out of service
+        fleet.ask({**CHAT, "model": "other"})
+    assert {each["pool"]: each["rejected"] for each in fleet.explain()["candidates"]} == {
+        "slow": None,
+        "ill": "ejected",
+    }
+    answer = fleet.ask(STREAM)
+    assert answer.status_code == 200
+    assert answer.headers["x-forebay-attempts"] == "1"
