@@ -15,6 +15,7 @@ from forebay.core.events import Tokens
 from forebay.core.routes import Endpoint
 from forebay.core.usage_rules import UsageRule
 from forebay.providers import anthropic_errors, openai
+from forebay.providers.anthropic_media import find_media
 from forebay.providers.anthropic_stream import MessagesMeter
 from forebay.providers.anthropic_usage import read_answer_usage
 from forebay.providers.openai import CappedView, RequestView
@@ -49,7 +50,7 @@ class MessagesDialect:
         return MessagesView(**msgspec.structs.asdict(openai.read_request(body)))
 
     def check_context(self, body: bytes, endpoint: Endpoint, tokens_max: int) -> None:
-        openai.check_context(body, endpoint, tokens_max)
+        openai.check_context(body, endpoint, tokens_max, find_media)
 
     def cap_output(self, body: bytes, view: RequestView, endpoint: Endpoint, tokens_max: int) -> RequestView:
         cap = openai.find_output_cap(body, endpoint, tokens_max)
@@ -84,10 +85,10 @@ class MessagesDialect:
         return Reading(tokens=self.read_answer(body), units=(), found=())
 
     def estimate_tokens(self, body: bytes, events_seen: int) -> Tokens:
-        return openai.estimate_tokens(body, events_seen)
+        return openai.estimate_tokens(body, events_seen, find_media)
 
     def weigh_text(self, body: bytes) -> int:
-        return openai.weigh_text(body)
+        return openai.weigh_text(body, find_media)
 
     def new_meter(self, *, hide_usage: bool, event_max_bytes: int) -> MessagesMeter:
         return MessagesMeter(event_max_bytes=event_max_bytes)

@@ -12,7 +12,7 @@ from forebay.core.errors import ContextTooLong, InvalidJSON, InvalidValue, Outpu
 from forebay.core.routes import Endpoint
 from forebay.providers.json_edit import NOTHING, UNREADABLE
 from forebay.providers.openai_estimate import BYTES_PER_TOKEN
-from forebay.providers.openai_media import find_media
+from forebay.providers.openai_media import MediaFinder, find_media
 
 #: More bytes than this stand for one token in hardly any text of any tokenizer.
 BYTES_PER_TOKEN_MAX: Final = 16
@@ -76,7 +76,7 @@ def find_output_cap(body: bytes, endpoint: Endpoint, tokens_max: int) -> int | N
     return tokens_max // times
 
 
-def check_context(body: bytes, endpoint: Endpoint, tokens_max: int) -> None:
+def check_context(body: bytes, endpoint: Endpoint, tokens_max: int, find: MediaFinder = find_media) -> None:
     """Refuses a prompt that is too long whatever the tokenizer; how long others are, their engine knows.
 
     Of several prompts, the longest counts, and it is no shorter than the mean.
@@ -87,7 +87,7 @@ def check_context(body: bytes, endpoint: Endpoint, tokens_max: int) -> None:
     bytes_max = tokens_max * BYTES_PER_TOKEN_MAX
     if len(body) <= bytes_max:
         return
-    size = len(body) - sum(find_media(body, files=True))
+    size = len(body) - sum(find(body, files=True))
     if size > bytes_max:
         size //= _count_prompts(_read(body), endpoint)
     if size > bytes_max:

@@ -4,7 +4,7 @@ What counts is where they stand, which a caller's text can't feign: in a part of
 The same letters in a text, a tool or a field that nobody knows are text to whoever counts them.
 """
 
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -16,6 +16,12 @@ _MARKS: Final = (b";base64,", b'"input_audio"')
 _MARK: Final = b";base64,"
 #: Of both kinds of base64, with its escapes in JSON: `\/`, and `\n` where lines are broken.
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_\\"
+
+
+class MediaFinder(Protocol):
+    """Sizes of the media in a request's body; each dialect has its own."""
+
+    def __call__(self, body: bytes, *, files: bool = False) -> list[int]: ...
 
 
 class _Part(msgspec.Struct, frozen=True, gc=False):
@@ -87,6 +93,11 @@ def _measure(held: bytes) -> int:
         except UNREADABLE:
             return 0
         held = bytes(fields.url) or bytes(fields.data) or bytes(fields.file_data)
+    return measure_run(held)
+
+
+def measure_run(held: bytes) -> int:
+    """Bytes of base64 in a string of JSON, which may begin as a data URL; 0 of anything else."""
     if not held.startswith(b'"'):
         return 0
     at = held.find(_MARK)

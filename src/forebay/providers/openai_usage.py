@@ -12,6 +12,7 @@ import msgspec
 from forebay.core.events import Tokens
 from forebay.providers.json_edit import UNREADABLE
 from forebay.providers.openai_estimate import estimate_input
+from forebay.providers.openai_media import MediaFinder, find_media
 
 #: Nobody counts below zero, nor so many tokens in one request; whoever says so is not believed.
 COUNT_MAX: Final = 10**12
@@ -171,11 +172,11 @@ def part(
     )
 
 
-def estimate_tokens(body: bytes, events_seen: int) -> Tokens:
+def estimate_tokens(body: bytes, events_seen: int, find: MediaFinder = find_media) -> Tokens:
     """What was spent, as far as we can tell, when the target never came to say it.
 
     Args:
         body: of the request.
         events_seen: content events that came; engines send about one token in each.
     """
-    return Tokens(input=estimate_input(body), output=events_seen)
+    return Tokens(input=estimate_input(body, find), output=events_seen)
