@@ -11,7 +11,7 @@ from routing_fleets import build_fleet, find_group, list_members, make_pool
 
 from forebay.core.keys import PRIORITIES
 from forebay.gateway.policy.fleet import Fleet
-from forebay.gateway.policy.load import PRESSURE_DECAY_S
+from forebay.gateway.policy.load import EJECT_AFTER, EJECT_S, PRESSURE_DECAY_S
 from forebay.gateway.policy.route import Want, choose
 from forebay.gateway.policy.spill import compute_spill
 
@@ -93,6 +93,46 @@ def test_a_tier_of_unknown_size_is_full_only_where_it_says_so() -> None:
     assert spill(fleet, 200.0) == 0
     find_group(fleet, "own").members[0].load.refuse(200.0, 0)
     assert spill(fleet, 200.0) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("requests_max", [32, 1])
+def test_replicas_out_of_service_are_no_capacity(requests_max: int) -> None:
+    fleet = make_tiers(10, requests_max)
+    well, *ill = find_group(fleet, "own").members
+    for member in ill:
+        for _ in range(EJECT_AFTER):
+            member.load.fail(100.0)
+    for _ in range(requests_max * 2):
+        well.load.begin(100, 100.0)
+    assert find_group(fleet, "own").load.used == pytest.approx(2.0)
+    assert spill(fleet, 105.0) == 1.0
+    order = choose(fleet, Want(tokens=100), 105.0, 0.99, 1).order
+    assert {member.target.pool for member in list_members(fleet) if member.index in order} == {"rented"}
+    assert spill(fleet, 100.0 + EJECT_S) == 0, "they are back"
+
+
+def test_what_hangs_at_a_replica_out_of_service_fills_no_other() -> None:
+    fleet = make_tiers(4, 10)
+    fill(fleet, 24, 100.0)  # 6 of 10 at each
+    ill = find_group(fleet, "own").members[0].load
+    for _ in range(20):
+        ill.begin(100, 100.0)
+    for _ in range(EJECT_AFTER):
+        ill.fail(101.0)
+    assert find_group(fleet, "own").load.used == pytest.approx(0.6)
+    assert spill(fleet, 105.0) == 0
+
+
+def test_a_tier_that_is_wholly_out_of_service_is_as_full_as_before() -> None:
+    fleet = make_tiers()
+    fill(fleet, 38, 100.0)
+    before = spill(fleet, 150.0)
+    for member in find_group(fleet, "own").members:
+        member.load.fail(150.0)
+        member.load.ejected_until = 160.0
+        for pool in member.load.pools:
+            pool.note_unfit(member.load, 150.0)
+    assert 0 < spill(fleet, 150.0) == pytest.approx(before)
 
 
 class Simulation:

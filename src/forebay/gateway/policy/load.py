@@ -78,6 +78,7 @@ class PoolLoad(Pace):
         "unfit",
         "unfit_until",
         "used",
+        "used_of_all",
     )
 
     def __init__(self, size: int, requests_max: float = 0, tokens_max: float = 0) -> None:
@@ -87,8 +88,9 @@ class PoolLoad(Pace):
         self._per_request = 1 / requests_max if requests_max else 0.0
         self._per_token = 1 / tokens_max if tokens_max else 0.0
         self.has_capacity = bool(requests_max or tokens_max)
-        self.used = 0.0  #: share of the capacity, more than 1 when there is a queue
-        self.level = 0.0  #: the same, as it was over the last while
+        self.used = 0.0  #: share of the capacity in service, more than 1 when there is a queue
+        self.used_of_all = 0.0  #: the same of all capacity
+        self.level = 0.0  #: of all capacity, as it was over the last while
         self.level_at = 0.0
         self.pressure = 0.0  #: share of the replicas that refused of late
         self.pressure_at = 0.0
@@ -101,18 +103,39 @@ class PoolLoad(Pace):
             self.level = self.compute_level(now)
             self.level_at = now
         self.set_counts(self.requests + requests, self.tokens + tokens)
+        if self.unfit:
+            self._look_who_is_fit(now)
 
     def set_counts(self, requests: int, tokens: int) -> None:
         """So many are in flight."""
         self.requests, self.tokens = requests, tokens
         by_requests, by_tokens = requests * self._per_request, tokens * self._per_token
-        self.used = by_requests if by_requests > by_tokens else by_tokens
+        self.used = self.used_of_all = by_requests if by_requests > by_tokens else by_tokens
+
+    def compute_fit(self, now: float) -> tuple[int, float]:
+        """How many replicas are in service, all of them if none is, for then all are tried; and what share
+        of all capacity is in use at the others."""
+        if now >= self.unfit_until:
+            return self.size, 0.0
+        unfit = [each for each in self.unfit if now < each.unfit_until]
+        if len(unfit) >= self.size:
+            return self.size, 0.0
+        requests = self.requests - sum(each.requests for each in unfit)
+        tokens = self.tokens - sum(each.tokens for each in unfit)
+        by_requests, by_tokens = requests * self._per_request, tokens * self._per_token
+        return self.size - len(unfit), max(0.0, self.used_of_all - max(by_requests, by_tokens))
+
+    def _look_who_is_fit(self, now: float) -> None:
+        fit, lost = self.compute_fit(now)
+        self.used = (self.used_of_all - lost) * self.size / fit
+        if now >= self.unfit_until:
+            self.unfit = ()
 
     def compute_level(self, now: float) -> float:
         passed = now - self.level_at
         if passed <= 0:
             return self.level
-        used = self.used
+        used = self.used_of_all
         return used + (self.level - used) * exp(-passed / (LEVEL_UP_S if used > self.level else LEVEL_DOWN_S))
 
     def note_unfit(self, replica: "ReplicaLoad", now: float) -> None:
@@ -120,6 +143,7 @@ class PoolLoad(Pace):
         still = (each for each in self.unfit if each is not replica and each.unfit_until > now)
         self.unfit = (*still, replica)
         self.unfit_until = max(each.unfit_until for each in self.unfit)
+        self._look_who_is_fit(now)
 
     def compute_pressure(self, now: float) -> float:
         if self.pressure == 0.0:

@@ -3,7 +3,8 @@
 A share, never all at once: it grows from nothing at `spill_at` of the capacity to all of it some way above.
 The level that it follows rises quickly and falls slowly, and refusals count for a while after the last, so
 that a constant load settles at a constant share.  Of the classes, interactive requests leave first, for they
-can't wait; batch requests wait where it is cheap until the queue is long.
+can't wait; batch requests wait where it is cheap until the queue is long.  Replicas that are out of service
+are no capacity, and what is still in flight there fills none.
 """
 
 from collections.abc import Iterable
@@ -30,23 +31,26 @@ def compute_spill(groups: Iterable[Group], priority: str, spill_at: float, now: 
             full only where it says so itself.
         priority: one of `forebay.core.keys.PRIORITIES`.
     """
-    size = 0
+    size = fit = 0
     level = pressure = 0.0
     is_known = True
     for group in groups:
         load = group.load
         size += load.size
+        left, lost = load.compute_fit(now)
+        fit += left
         if load.pressure:
             pressure += load.compute_pressure(now) * load.size
         if not load.has_capacity:
             is_known = False
         elif is_known and (load.used or load.level > 0.001):
-            level += max(load.compute_level(now), load.used - OVERSHOOT) * load.size
+            used = max(load.compute_level(now), load.used_of_all - OVERSHOOT * left / load.size)
+            level += max(0.0, used - lost) * load.size
     if not is_known:
         level = 0.0
     elif level == 0.0 and pressure == 0.0:
         return 0.0
     offset, width, counts = CURVES.get(priority, CURVES["standard"])
-    by_level = (level / size - spill_at - offset) / width
+    by_level = (level / fit - spill_at - offset) / width
     by_pressure = pressure / size * counts
     return min(1.0, max(0.0, by_level, by_pressure))
