@@ -135,6 +135,36 @@ def test_a_tier_that_is_wholly_out_of_service_is_as_full_as_before() -> None:
     assert 0 < spill(fleet, 150.0) == pytest.approx(before)
 
 
+@pytest.mark.parametrize("facts", [{"requests_max": 4}, {"tokens_max": 16_000}])
+def test_one_request_of_a_worker_never_fills_what_others_may_have_left(facts: dict[str, int]) -> None:
+    def build(workers: int) -> Fleet:
+        own = make_pool("own", 1, tier="provisioned", **facts)
+        return build_fleet(own, make_pool("rented", 1, tier="provider"), workers=workers)
+
+    def hold(fleet: Fleet, requests: int) -> None:
+        for _ in range(requests):
+            find_group(fleet, "own").members[0].load.begin(4000, 100.0)
+
+    fleet = build(8)
+    hold(fleet, 1)
+    assert [spill(fleet, 160.0, priority) for priority in PRIORITIES] == [0, 0, 0]
+    hold(fleet, 2)
+    assert spill(fleet, 160.0) == 1.0
+    sole = build(1)
+    hold(sole, 3)
+    assert 0 == spill(sole, 160.0) < spill(sole, 160.0, "interactive")
+    hold(sole, 2)
+    assert spill(sole, 160.0) == 1.0
+
+
+def test_a_place_that_takes_one_request_is_full_with_it_whoever_sends() -> None:
+    for workers in (1, 8):
+        own = make_pool("own", 1, tier="provisioned", requests_max=1)
+        fleet = build_fleet(own, make_pool("rented", 1, tier="provider"), workers=workers)
+        fill(fleet, 1, 100.0)
+        assert spill(fleet, 160.0) == pytest.approx(2 / 3)
+
+
 class Simulation:
     """Requests of one length at a rate, sent as choosing says."""
 

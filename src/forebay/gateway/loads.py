@@ -13,6 +13,10 @@ from forebay.gateway.policy.load import PoolLoad, ReplicaLoad
 
 Place = tuple[str, str, str | None]  #: address, the model's name there, and where its key is found
 PoolKey = tuple[object, ...]
+PART_REQUESTS = (
+    1.5  #: that are a worker's share at least; one of them fills no more than any class leaves free
+)
+PART_TOKENS = 8192.0  #: likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +112,14 @@ def _compute_capacity(group: list[Member], workers: int) -> tuple[float, float]:
     requests = [target.requests_max for target in places.values()]
     tokens = [target.tokens_max for target in places.values()]
     return (
-        sum(filter(None, requests)) / workers if all(requests) else 0.0,
-        sum(filter(None, tokens)) / workers if all(tokens) else 0.0,
+        _share(sum(filter(None, requests)), workers, PART_REQUESTS) if all(requests) else 0.0,
+        _share(sum(filter(None, tokens)), workers, PART_TOKENS) if all(tokens) else 0.0,
     )
+
+
+def _share(capacity: int, workers: int, least: float) -> float:
+    """Never so little that one request fills it, unless it fills the whole: other workers may have none."""
+    return max(capacity / workers, min(capacity, least))
 
 
 def _fill(pool: PoolLoad, loads: Sequence[ReplicaLoad]) -> None:
