@@ -23,6 +23,7 @@ DEBUG_ROUTE = b"route"
 BUSY_STATUSES = frozenset({429, 503, 529})  #: of a target that has no room
 FAILED_STATUSES = frozenset({401, 403, 408, 500, 502, 504})  #: of one that is ill
 RETRY_AFTER_MAX_S = 300
+RETRY_AFTER_DIGITS_MAX = 9  #: more are for ever
 FULL_S = 0.1  #: that a target is left alone whose connections are all in use
 
 
@@ -109,8 +110,7 @@ class Chooser:
         if load is not None and answer.status in FAILED_STATUSES:
             load.fail(now)
         elif load is not None and answer.status in BUSY_STATUSES:
-            after = answer.retry_after
-            load.refuse(now, min(RETRY_AFTER_MAX_S, int(after)) if after.isdigit() else None)
+            load.refuse(now, _read_retry_after_s(answer.retry_after))
         if not exchange.is_plan_whole:
             self._complete(exchange)
         return choose_after_status(exchange.tries, answer.status)
@@ -194,3 +194,10 @@ class Chooser:
             explained = explain_listed([place.target for place in route.targets], limit)
         explained.candidates.extend(barred)
         return msgspec.json.encode({"model": exchange.model, **msgspec.to_builtins(explained)})
+
+
+def _read_retry_after_s(raw: bytes) -> int | None:
+    """How long a target asks to be left alone, as far as it is heard; None where it does not say."""
+    if not raw.isdigit():
+        return None
+    return RETRY_AFTER_MAX_S if len(raw) > RETRY_AFTER_DIGITS_MAX else min(RETRY_AFTER_MAX_S, int(raw))
