@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_routing import Fleet
 
-from forebay.testing.openai import rate_limited
+from forebay.testing.openai import rate_limited, well_behaved
 
 
 @pytest.fixture
@@ -23,6 +23,12 @@ def test_a_target_may_ask_for_a_wait_of_any_length(fleet: Fleet, digits: int) ->
     fleet.start()
     answer = fleet.ask()
     assert answer.status_code == 429, answer.text
-    rejected = {each["target"]: each["rejected"] for each in fleet.explain()["candidates"]}
-    assert rejected.keys() == {"p#0", "p#1"}
-    assert all(rejected.values()), "both are left alone"
+
+
+@pytest.mark.parametrize("digits", [10, 5000])
+def test_a_target_that_asks_for_a_wait_for_ever_is_left_alone(fleet: Fleet, digits: int) -> None:
+    fleet.add("p", rate_limited("9" * digits), tier="provisioned")
+    fleet.add("q", well_behaved("Hi"), tier="provider")
+    fleet.start()
+    assert [fleet.ask().status_code for _ in range(5)] == [200] * 5
+    assert fleet.count() == {"p": 1, "q": 5}
