@@ -171,9 +171,8 @@ def _say(reason: Reason | None, group: Group, member: Member, want: Want, now: f
         case Reason.WINDOW:
             return f"about {want.tokens} tokens, and its context window holds {group.window}"
         case Reason.EJECTED:
-            return (
-                f"{member.load.failures} failures in a row; back in {member.load.ejected_until - now:.1f} s"
-            )
+            # No count: an answer that was under way may have come since, and ended the row.
+            return f"it failed too often in a row; back in {member.load.ejected_until - now:.1f} s"
         case Reason.BUSY:
             return f"it refused requests; asked again in {member.load.retry_at - now:.1f} s"
         case Reason.ENDPOINT:
