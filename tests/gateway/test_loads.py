@@ -5,6 +5,7 @@ import pytest
 from routing_fleets import build_fleet, follow, make_pool, make_route
 
 from forebay.core.routes import Choosing, Order, RouteTable, Target
+from forebay.gateway.choosing import FULL_S
 from forebay.gateway.loads import Loads
 from forebay.gateway.policy.load import (
     EJECT_AFTER,
@@ -168,3 +169,14 @@ def test_a_refusal_leaves_a_replica_alone_as_long_as_it_says() -> None:
     assert find_ill(load, 16.9) is Reason.BUSY
     assert find_ill(load, 17.0) is None
     assert pool.compute_pressure(10.0) == pytest.approx(0.5)
+
+
+def test_our_own_limit_of_connections_is_no_refusal() -> None:
+    load, pool = ReplicaLoad(), PoolLoad(2)
+    load.pools.append(pool)
+    load.refuse(10.0, FULL_S)
+    assert find_ill(load, 10.0 + FULL_S / 2) is Reason.BUSY
+    assert find_ill(load, 10.0 + FULL_S) is None
+    assert pool.compute_pressure(10.0) == 0
+    load.refuse(20.0, 0)
+    assert pool.compute_pressure(20.0) == pytest.approx(0.5)

@@ -265,6 +265,18 @@ def test_no_caller_fills_a_tier_with_what_it_names(fleet: Fleet) -> None:
     assert explained["tiers"][0]["spill"] == 0
 
 
+def test_our_own_limit_of_connections_drains_no_tier(fleet: Fleet) -> None:
+    fleet.add("own", slow(0.5), tier="provisioned", connections_max=2)
+    fleet.add("paid", well_behaved("Hi"), tier="provider")
+    fleet.start()
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: fleet.ask().status_code, range(12)))
+    assert set(answers) == {200}
+    assert fleet.count()["paid"] > 0, "the limit was met"
+    explained = fleet.explain()
+    assert explained["tiers"][0]["spill"] == 0
+
+
 def test_a_session_and_a_beginning_stay_with_a_replica(fleet: Fleet) -> None:
     for _ in range(4):
         fleet.add("p", well_behaved("Hello"))

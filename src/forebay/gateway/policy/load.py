@@ -197,11 +197,18 @@ class ReplicaLoad(Pace):
         self.failures = self.ejections = 0
 
     def refuse(self, now: float, retry_after_s: float | None = None) -> None:
-        """It said that it has no room (429, 503): it is left alone for a while, and its pool is fuller."""
-        self.retry_at = max(self.retry_at, now + (BUSY_S if retry_after_s is None else retry_after_s))
+        """It said that it has no room (429, 503): it is left alone for a while, and its pool is fuller.
+
+        A part of a second is what no target can say: that long we keep to our own limit of connections.  It
+        leaves the replica alone, and says nothing of how full its pool is.
+        """
+        seconds = BUSY_S if retry_after_s is None else retry_after_s
+        self.retry_at = max(self.retry_at, now + seconds)
+        is_ours = 0 < seconds < 1
         for pool in self.pools:
-            pool.pressure = min(1.0, pool.compute_pressure(now) + 1 / pool.size)
-            pool.pressure_at = now
+            if not is_ours:
+                pool.pressure = min(1.0, pool.compute_pressure(now) + 1 / pool.size)
+                pool.pressure_at = now
             pool.note_unfit(self, now)
 
     def fail(self, now: float) -> None:
