@@ -191,7 +191,7 @@ def test_failures_go_elsewhere_and_after_some_the_place_is_left_alone(fleet: Fle
     assert fleet.count()["ill"] == 5
     candidates = {each["pool"]: each for each in fleet.explain()["candidates"]}
     assert candidates["ill"]["rejected"] == "ejected"
-    assert candidates["ill"]["why"].startswith("5 failures in a row; back in ")
+    assert candidates["ill"]["why"].startswith("it failed too often in a row; back in ")
     assert candidates["well"]["rank"] == 0
 
 
