@@ -9,7 +9,14 @@ from random import random
 
 import msgspec
 
-from forebay.core.errors import CapabilityMissing, ConnectionsExhausted, Fault, Next, TargetError
+from forebay.core.errors import (
+    CapabilityMissing,
+    ConnectionsExhausted,
+    Fault,
+    Next,
+    TargetError,
+    Untranslatable,
+)
 from forebay.core.routes import CAPABILITIES
 from forebay.gateway.model import Exchange, RouteState, TargetState
 from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
@@ -102,6 +109,8 @@ class Chooser:
         self.tell_error(exchange, error)
         if not exchange.is_plan_whole:
             self._complete(exchange)
+        if isinstance(error, Untranslatable):
+            self._pass_over(exchange)
         return choose_after_error(exchange.tries, error)
 
     def decide_after_status(self, exchange: Exchange, answer: Answer) -> Step:
@@ -127,6 +136,26 @@ class Chooser:
             load.refuse(self._get_time(), FULL_S)
         else:
             load.fail(self._get_time())
+
+    def _pass_over(self, exchange: Exchange) -> None:
+        """Lets a target count for nothing that can't be told the request: nothing was sent to it.
+
+        Nor can others be told that speak the same for the same model; what else there is comes next, also
+        where it was not planned.
+        """
+        tries, route = exchange.tries, exchange.route
+        assert route is not None
+        tries.limit += 1
+        if exchange.fallbacks:
+            return  # they have their places in the plan
+        plan = route.targets if exchange.plan is None else exchange.plan
+        mute = _name_speech(exchange.target_state)
+        left = [target for target in plan[tries.made :] if _name_speech(target) != mute]
+        if not left:
+            places = self._choose(exchange, route, len(route.places))
+            left = [target for target in places if target not in plan and _name_speech(target) != mute]
+        exchange.plan = (*plan[: tries.made], *left)
+        tries.targets_left = len(left)
 
     def _complete(self, exchange: Exchange) -> None:
         """Adds what comes after the first attempt, which has failed, to a plan that was that far alone."""
@@ -194,6 +223,11 @@ class Chooser:
             explained = explain_listed([place.target for place in route.targets], limit)
         explained.candidates.extend(barred)
         return msgspec.json.encode({"model": exchange.model, **msgspec.to_builtins(explained)})
+
+
+def _name_speech(target: TargetState) -> tuple[str, str]:
+    """What decides whether a target can be told something."""
+    return target.target.dialect, target.target.model
 
 
 def _read_retry_after_s(raw: bytes) -> int | None:
