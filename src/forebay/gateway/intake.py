@@ -72,25 +72,19 @@ class Intake:
             Unauthenticated: no key, or none that opens anything.
         """
         credential = call.headers.get(b"authorization")
-        key = state.known.get(credential) if credential is not None else None
-        if key is not None and now_ns < key.expires_ns:
+        key = _find_key(state, credential, now_ns) if credential is not None else None
+        if key is not None:
             return key
-        if credential is None:
-            own = call.headers.get(b"x-api-key") if call.path.startswith(ANTHROPIC_PATHS) else None
-            if own is not None:
-                call.headers[b"authorization"] = b"Bearer " + own
-                return self.authenticate(state, call, now_ns)
+        own = call.headers.get(b"x-api-key") if call.path.startswith(ANTHROPIC_PATHS) else None
+        if own is not None:
+            # Beside it, Anthropic's clients may have sent a token that is for others.
+            credential = call.headers[b"authorization"] = b"Bearer " + own
+            key = _find_key(state, credential, now_ns)
+        if key is None:
             state.cells.count_refusal("unauthenticated")
-            raise Unauthenticated("no API key: send it as `Authorization: Bearer fb-…`")
-        scheme, _, secret = credential.partition(b" ")
-        secret = secret.strip()
-        key = state.find_key(compute_key_digest(secret)) if scheme.lower() == b"bearer" else None
-        if key is None or now_ns >= key.expires_ns:
-            state.cells.count_refusal("unauthenticated")
+            if credential is None:
+                raise Unauthenticated("no API key: send it as `Authorization: Bearer fb-…`")
             raise Unauthenticated("the API key is wrong, expired or revoked")
-        # In its plain spelling alone: of the others, one key has too many.
-        if credential == b"Bearer " + secret and len(state.known) < KNOWN_MAX:
-            state.known[credential] = key
         return key
 
     def take_whole(self, exchange: Exchange) -> bool:
@@ -133,6 +127,22 @@ class Intake:
             return False
         exchange.body_bytes += more
         return True
+
+
+def _find_key(state: State, credential: bytes, now_ns: int) -> KeyState | None:
+    """The key that a credential opens now."""
+    key = state.known.get(credential)
+    if key is not None:
+        return key if now_ns < key.expires_ns else None
+    scheme, _, secret = credential.partition(b" ")
+    secret = secret.strip()
+    key = state.find_key(compute_key_digest(secret)) if scheme.lower() == b"bearer" else None
+    if key is None or now_ns >= key.expires_ns:
+        return None
+    # In its plain spelling alone: of the others, one key has too many.
+    if credential == b"Bearer " + secret and len(state.known) < KNOWN_MAX:
+        state.known[credential] = key
+    return key
 
 
 def _too_large(size_max: int) -> BodyTooLarge:

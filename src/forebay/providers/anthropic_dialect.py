@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from forebay.core.errors import ForebayError
+from forebay.core.errors import ForebayError, InvalidValue, MissingField
 from forebay.core.events import Tokens
 from forebay.core.routes import Endpoint
 from forebay.core.usage_rules import UsageRule
@@ -18,6 +18,7 @@ from forebay.providers import anthropic_errors, openai
 from forebay.providers.anthropic_media import find_media
 from forebay.providers.anthropic_stream import MessagesMeter
 from forebay.providers.anthropic_usage import read_answer_usage
+from forebay.providers.json_edit import NOTHING
 from forebay.providers.openai import CappedView, RequestView
 from forebay.providers.openai_usage import Reading
 
@@ -134,11 +135,25 @@ class MessagesDialect:
         return openai.encode_model(name, created_s, owned_by)
 
 
+class _Counted(msgspec.Struct, frozen=True):
+    messages: msgspec.Raw = NOTHING
+
+
+_decode_counted = msgspec.json.Decoder(_Counted).decode
+
+
 class CountDialect(MessagesDialect):
     """`POST /v1/messages/count_tokens`: an answer is a number, and costs nothing."""
 
     def read_request(self, body: bytes) -> MessagesView:
-        return msgspec.structs.replace(super().read_request(body), stream=None)
+        """The view of a request's body; also raises where there is nothing to count."""
+        view = super().read_request(body)
+        messages = bytes(_decode_counted(body).messages)
+        if messages in (b"", b"null"):
+            raise MissingField("the request has no `messages`", param="messages")
+        if not messages.startswith(b"["):
+            raise InvalidValue("`messages` must be a list of messages", param="messages")
+        return msgspec.structs.replace(view, stream=None)
 
     def cap_output(self, body: bytes, view: RequestView, endpoint: Endpoint, tokens_max: int) -> RequestView:
         return view  # there is no output
