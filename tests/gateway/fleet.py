@@ -171,7 +171,7 @@ def make_request(made: Fleet, size: int = 400, body: bytes = b'{"max_tokens":100
             endpoint=Endpoint.CHAT, body=body, body_bytes=size, model="m", estimate=None, reservation=None,
             key=KeyEntry(id="k", digest=b"", name="k", prefix="", limits=names), names_output=True,
             limit_headers="", sent=True, tokens=None, usage_source=UsageSource.NONE, status=200,
-            throttles=(), asked_model="", cost_estimate=None, is_uncertain=False,
+            throttles=(), kept=(), dialect=openai, asked_model="", cost_estimate=None, is_uncertain=False,
         ),
     )  # fmt: skip
 

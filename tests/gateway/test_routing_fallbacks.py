@@ -5,11 +5,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
+import msgspec
 import pytest
+from limits_rig import HEADERS, Authority, workers
 from test_routing import CHAT, STREAM, Fleet, slow
 
+from forebay.core.limits import Kind, Limit, Measure, Period
 from forebay.core.routes import Choosing, Endpoint, Route, Timeouts
+from forebay.testing.gateway import GatewayProcess
 from forebay.testing.openai import error_answer, well_behaved
+from forebay.testing.upstream import Answer
 
 LISTED = Choosing()
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
@@ -107,3 +113,95 @@ def test_the_only_place_in_service_has_all_its_time_for_a_first_token(fleet: Fle
     answer = fleet.ask(STREAM)
     assert answer.status_code == 200
     assert answer.headers["x-forebay-attempts"] == "1"
+
+
+# --- limits -------------------------------------------------------------------------------------------------
+
+
+def make_limit(limit_id: str, amount: int, *models: str, measure: Measure = Measure.REQUESTS) -> Limit:
+    return Limit(
+        id=limit_id,
+        owner="key k1",
+        measure=measure,
+        amount=amount,
+        period=Period.MONTH,
+        kind=Kind.CALENDAR,
+        models=models or ("*",),
+    )
+
+
+def add_listed(fleet: Fleet, model: str, answer: Answer, fallbacks: tuple[str, ...] = ()) -> Route:
+    fleet.add(model, answer)
+    return fleet.make_route(model, choosing=LISTED, fallbacks=fallbacks)
+
+
+def ask_through(worker: GatewayProcess, model: str) -> tuple[int, str | None]:
+    answer = httpx.post(
+        f"{worker.url}/chat/completions", json=CHAT | {"model": model}, headers=HEADERS, timeout=30
+    )
+    return answer.status_code, answer.headers.get("x-forebay-answered-by")
+
+
+def test_no_model_takes_over_beyond_its_own_limits(fleet: Fleet, tmp_path: Path) -> None:
+    routes = (
+        add_listed(fleet, "m", error_answer(503), ("small", "tiny")),
+        add_listed(fleet, "small", well_behaved("Hi")),
+        add_listed(fleet, "tiny", well_behaved("Hi")),
+    )
+    limits = (
+        make_limit("all", 100),
+        make_limit("m", 100, "m"),
+        make_limit("small", 2, "small"),
+        make_limit("tiny", 3, "tiny"),
+    )
+    with Authority(tmp_path, limits) as authority, workers(tmp_path, 1, "", limits, routes=routes) as (one,):
+        got = [ask_through(one, "m") for _ in range(8)]
+        assert got == [(200, "small")] * 2 + [(200, "tiny")] * 3 + [(503, None)] * 3
+        assert ask_through(one, "small")[0] == 429
+        one.wait_idle()
+        print(authority.left())
+        one.until(lambda: authority.left() == {"all": 92, "m": 97, "small": 0, "tiny": 0})
+
+
+def test_tokens_of_an_answer_count_against_the_limits_of_the_model_that_gave_it_once(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    routes = (
+        add_listed(fleet, "m", error_answer(503), ("small",)),
+        add_listed(fleet, "small", well_behaved("Hi")),
+    )
+    limits = (
+        make_limit("all", 100_000, measure=Measure.TOTAL_TOKENS),
+        make_limit("m", 100_000, "m", measure=Measure.TOTAL_TOKENS),
+        make_limit("small", 100_000, "small", measure=Measure.TOTAL_TOKENS),
+        msgspec.structs.replace(
+            make_limit("at once", 4, "m", measure=Measure.CONCURRENT), period=None, kind=Kind.BUCKET
+        ),
+    )
+    with Authority(tmp_path, limits) as authority, workers(tmp_path, 1, "", limits, routes=routes) as (one,):
+        for _ in range(3):
+            assert ask_through(one, "m") == (200, "small")
+        used = sum(
+            (record.tokens.input_total or 0) + (record.tokens.output_total or 0) for record in one.records()
+        )
+        assert used > 0
+        left = 100_000 - used
+        print(authority.left(), left)
+        one.until(lambda: authority.left() == {"all": left, "m": 100_000, "small": left, "at once": 4})
+
+
+def test_a_model_that_begins_for_another_keeps_its_own_limits(fleet: Fleet, tmp_path: Path) -> None:
+    routes = (
+        add_pair(fleet, "m", sees=False, fallbacks=("eyes",)),
+        add_pair(fleet, "eyes", sees=True),
+    )
+    limits = (make_limit("m", 100, "m"), make_limit("eyes", 2, "eyes"))
+    with Authority(tmp_path, limits) as authority, workers(tmp_path, 1, "", limits, routes=routes) as (one,):
+        answers = [
+            httpx.post(f"{one.url}/chat/completions", json=PICTURE, headers=HEADERS, timeout=30)
+            for _ in range(3)
+        ]
+        assert [each.status_code for each in answers] == [200, 200, 429]
+        assert "the limit of 2 requests" in answers[2].json()["error"]["message"]
+        assert ask_through(one, "m") == (200, None)
+        one.until(lambda: authority.left() == {"m": 99, "eyes": 0})

@@ -4,7 +4,7 @@ The decision is `policy.route`'s; this hands it what the worker knows, the time 
 target and without fallbacks never comes here.  Nothing here sends anything.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import random
 
 import msgspec
@@ -13,6 +13,7 @@ from forebay.core.errors import (
     CapabilityMissing,
     ConnectionsExhausted,
     Fault,
+    ForebayError,
     Next,
     TargetError,
     Untranslatable,
@@ -33,17 +34,24 @@ RETRY_AFTER_MAX_S = 300
 RETRY_AFTER_DIGITS_MAX = 9  #: more are for ever
 FULL_S = 0.1  #: that a target is left alone whose connections are all in use
 
+TakeOver = Callable[[Exchange, RouteState, TargetState], Awaitable[ForebayError | None]]
+
 
 class Chooser:
     """See the module.
 
     Args:
         get_time: the loop's time.
+        take_over: reserves what a request needs of the limits of another model that is to go on at a place;
+            returns the refusal where that can't be.
         draw: gives random numbers from 0 up to but not including 1.
     """
 
-    def __init__(self, get_time: Callable[[], float], draw: Callable[[], float] = random) -> None:
+    def __init__(
+        self, get_time: Callable[[], float], take_over: TakeOver, draw: Callable[[], float] = random
+    ) -> None:
         self._get_time = get_time
+        self._take_over = take_over
         self._draw = draw
 
     def prepare(self, exchange: Exchange) -> bool:
@@ -61,6 +69,27 @@ class Chooser:
         if route.groups or route.route.fallbacks or exchange.asked_model:
             self.plan(exchange)
         return True
+
+    async def prepare_whole(self, exchange: Exchange) -> bool:
+        """The same, with room in the limits of the model that is to begin.
+
+        Raises:
+            CapabilityMissing: no target can do what it needs.
+            RateLimited: only another model can, and its limits have no room.
+            QuotaUnavailable: likewise, and nobody knows.
+        """
+        if exchange.plan is None and not self.prepare(exchange):
+            return False
+        if self.is_other_first(exchange):
+            refusal = await self._find_room(exchange)
+            if refusal is not None and not exchange.plan:
+                raise refusal
+        return True
+
+    def is_other_first(self, exchange: Exchange) -> bool:
+        """Whether a request begins at another model, for whose limits nothing is reserved."""
+        changes = exchange.fallbacks
+        return bool(changes) and changes[0][0] == 0 == exchange.tries.made
 
     def plan(self, exchange: Exchange) -> None:
         """Gives an admitted request its plan.
@@ -104,16 +133,17 @@ class Chooser:
         exchange.tries.targets_left = len(targets)
         exchange.target_state = targets[0]
 
-    def decide_after_error(self, exchange: Exchange, error: TargetError) -> Step:
+    async def decide_after_error(self, exchange: Exchange, error: TargetError) -> Step:
         """What comes after an attempt that ended without an answer."""
         self.tell_error(exchange, error)
         if not exchange.is_plan_whole:
             self._complete(exchange)
         if isinstance(error, Untranslatable):
             self._pass_over(exchange)
-        return choose_after_error(exchange.tries, error)
+        step = choose_after_error(exchange.tries, error)
+        return step if step is not Step.NEXT or not exchange.fallbacks else await self._go_on(exchange)
 
-    def decide_after_status(self, exchange: Exchange, answer: Answer) -> Step:
+    async def decide_after_status(self, exchange: Exchange, answer: Answer) -> Step:
         """What comes after an answer with an error status."""
         load, now = exchange.load, self._get_time()
         if load is not None and answer.status in FAILED_STATUSES:
@@ -122,7 +152,36 @@ class Chooser:
             load.refuse(now, _read_retry_after_s(answer.retry_after))
         if not exchange.is_plan_whole:
             self._complete(exchange)
-        return choose_after_status(exchange.tries, answer.status)
+        step = choose_after_status(exchange.tries, answer.status)
+        return step if step is not Step.NEXT or not exchange.fallbacks else await self._go_on(exchange)
+
+    async def _go_on(self, exchange: Exchange) -> Step:
+        await self._find_room(exchange)
+        return Step.NEXT if exchange.tries.has_alternative else Step.STOP
+
+    async def _find_room(self, exchange: Exchange) -> ForebayError | None:
+        """Where another model comes next, takes those from the plan whose limits have no room.
+
+        Returns the last refusal, if there was one.
+        """
+        made, refusal = exchange.tries.made, None
+        while exchange.tries.has_alternative:
+            changes, plan = exchange.fallbacks, exchange.plan
+            here = next((at for at, change in enumerate(changes) if change[0] == made), None)
+            if here is None or plan is None:
+                break
+            answer = await self._take_over(exchange, changes[here][1], plan[made])
+            if answer is None:
+                break
+            refusal = answer
+            end = changes[here + 1][0] if here + 1 < len(changes) else len(plan)
+            later = [(at - end + made, route) for at, route in changes[here + 1 :]]
+            exchange.fallbacks = (*changes[:here], *later)
+            exchange.plan = (*plan[:made], *plan[end:])
+            exchange.tries.targets_left -= end - made
+            if not made and exchange.plan:
+                exchange.target_state = exchange.plan[0]
+        return refusal
 
     def tell_error(self, exchange: Exchange, error: TargetError) -> None:
         """Counts an error against the current target, if it is one that speaks against it.

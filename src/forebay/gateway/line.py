@@ -24,6 +24,7 @@ class Waiter:
     Attributes:
         allowed_s: so long it may wait in all, once it is known.
         begun_s: the loop's time when it began to wait; NEVER before.
+        may_wait: else it is refused where it would have to.
         passed: limits for which it has had its turn: their lines do not hold it up again.
         result: why it gave up.
         turns: limits for which it alone asks the authority, as `turns` keeps them.
@@ -31,11 +32,12 @@ class Waiter:
     """
 
     __slots__ = (
-        "allowed_s", "begun_s", "deadline", "entry", "future", "line", "number", "passed", "rank", "result",
-        "tenants", "timer", "turns",
+        "allowed_s", "begun_s", "deadline", "entry", "future", "line", "may_wait", "number", "passed", "rank",
+        "result", "tenants", "timer", "turns",
     )  # fmt: skip
 
-    def __init__(self, key: KeyEntry) -> None:
+    def __init__(self, key: KeyEntry, *, may_wait: bool = True) -> None:
+        self.may_wait = may_wait
         self.rank = PRIORITIES.index(key.priority)
         self.tenants = key.id, f"{key.team}/{key.project}"
         self.allowed_s = 0.0

@@ -5,7 +5,7 @@ does I/O but through what it is handed.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -200,6 +200,7 @@ class Exchange:
     deadline = 0.0  #: loop time at which the current attempt ends
     first_s = 0.0  #: of the current attempt until its first token, where its target is counted
     first_token_ns: int | None = None
+    kept: Collection[Any] = ()  #: leases that it holds while it reserves more for another model
     key: KeyEntry | None = None
     is_plan_whole = True  #: else `plan` goes no further than the first attempt
     left = False  #: the caller has gone

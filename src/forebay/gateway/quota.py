@@ -63,9 +63,9 @@ class Quota:
         self._was_connected = False
         self._client = QuotaClient(loop, path, worker, self)
         self._needs = Needs(dialect)
-        self._count_need = self._needs.count
+        self.count_need = self._needs.count
         self._turns = Turns(loop)
-        self.waits = Waits(loop, self._count_need)
+        self.waits = Waits(loop, self.count_need)
         self._lines = self.waits.lines  # empty unless a request waits
 
     # --- configuration --------------------------------------------------------------------------------------
@@ -159,8 +159,11 @@ class Quota:
             self.waits.let_in(exchange, taken, waiter)
         return True
 
-    async def acquire(self, exchange: Exchange, plan: Plan) -> None:
+    async def acquire(self, exchange: Exchange, plan: Plan, *, may_wait: bool = True) -> None:
         """Reserves what a request will use, borrowing or waiting for it; does what exceeded limits ask for.
+
+        Args:
+            may_wait: else it only borrows, whatever is exceeded.
 
         Raises:
             RateLimited: there is not so much, of a limit that the error names, or not in time.
@@ -168,9 +171,9 @@ class Quota:
             Draining: the gateway ends, and the request would have had to wait.
         """
         assert exchange.key is not None
-        waiter = Waiter(exchange.key)
+        waiter = Waiter(exchange.key, may_wait=may_wait)
         try:
-            await self._acquire(exchange, plan, waiter)
+            await (self._acquire if may_wait else self._borrow)(exchange, plan, waiter)
         finally:
             self._turns.end(waiter)
             self.waits.end(exchange, waiter, is_served=exchange.reservation is not None)
@@ -182,11 +185,11 @@ class Quota:
             exceeded = [lease for lease in plan.list_exceeded() if lease not in handled]
             if not exceeded:
                 return
-            self._release(exchange)
+            self.release(exchange)
             for lease in exceeded:
                 handled.add(lease)
                 follow_exceeded(exchange, lease, self._loop.time())
-            plan = self._make_plan(exchange)
+            plan = self.make_plan(exchange)
 
     async def _borrow(self, exchange: Exchange, plan: Plan, waiter: Waiter) -> Plan:
         """Reserves; returns the plan by which it did."""
@@ -194,12 +197,9 @@ class Quota:
         while not self.reserve(exchange, plan, waiter):
             if self._loop.time() > give_up_at:
                 raise QuotaUnavailable(_UNCHECKED, retry_after_s=1)
-            plan = self._make_plan(exchange)  # limits may have gone while it waited
-            short = {}
-            for lease in plan.leases:
-                units = self._count_need(exchange, lease)
-                if lease.left < units:
-                    short[lease] = units
+            plan = self.make_plan(exchange)  # limits may have gone while it waited
+            needs = {lease: self.count_need(exchange, lease) for lease in plan.leases}
+            short = {lease: units for lease, units in needs.items() if lease.left < units}
             wait = self._find_wait(exchange, plan, short, waiter)
             if wait is None and short and not self._client.is_connected:
                 wait = await self._go_alone(short)
@@ -226,14 +226,16 @@ class Quota:
                 return lease, lease.refused_wait_s
         return None
 
-    def _make_plan(self, exchange: Exchange) -> Plan:
+    def make_plan(self, exchange: Exchange) -> Plan:
         """The limits that a request meets, with those that hold because others are exceeded."""
         assert exchange.key is not None
         plan = self.find_plan(exchange.key, exchange.model)
         more = [self._leases[limit_id] for limit_id in exchange.throttles if limit_id in self._leases]
-        return Plan((*plan.leases, *more)) if more else plan
+        if more or exchange.kept:
+            return Plan(tuple(each for each in (*plan.leases, *more) if each not in exchange.kept))
+        return plan
 
-    def _release(self, exchange: Exchange) -> None:
+    def release(self, exchange: Exchange) -> None:
         """Gives back what was reserved for a request that was not sent."""
         taken, exchange.reservation = exchange.reservation, None
         for lease, units, epoch in taken or ():

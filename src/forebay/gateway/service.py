@@ -34,6 +34,7 @@ from forebay.gateway.quota import Quota
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Answer, Relay, read_answer, refuse_compressed
 from forebay.gateway.speaking import Payload, encode_request, new_meter, write_head
+from forebay.gateway.succession import Succession
 from forebay.gateway.trouble import TroubleLog
 from forebay.net.connection import ALL, SOME, Connection
 
@@ -69,7 +70,7 @@ class Service:
         self.draining = False
         self.memory = Memory(state.snapshot.limits.memory_max_bytes)
         self.intake = Intake(clock, self.memory)
-        self._chooser = Chooser(self._loop.time)
+        self._chooser = Chooser(self._loop.time, Succession(quota).take_over)
         self._relay = Relay(clock)
         self._ending = Ending(self._relay, recorder, clock, worker)
         self._clock = clock
@@ -185,7 +186,7 @@ class Service:
 
     def _send_first(self, exchange: Exchange) -> bool:
         """Sends to the first target if a connection to it lies ready."""
-        if not self._chooser.prepare(exchange):
+        if not self._chooser.prepare(exchange) or self._chooser.is_other_first(exchange):
             return False
         target = exchange.target_state
         if target.problem is not None or exchange.endpoint not in target.heads:
@@ -250,7 +251,7 @@ class Service:
     # --- attempts -------------------------------------------------------------------------------------------
 
     async def _attempt_all(self, exchange: Exchange) -> None:
-        if exchange.plan is None and not self._chooser.prepare(exchange):
+        if not await self._chooser.prepare_whole(exchange):
             self._ending.finish_explained(exchange, self._chooser.explain(exchange))
             return
         tries = exchange.tries
@@ -267,7 +268,7 @@ class Service:
                 if error.fault is Fault.TARGET:
                     self._count_attempt(exchange, good=False)
                     self._troubles.tell(target.target.id, error)
-                step = self._chooser.decide_after_error(exchange, error)
+                step = await self._chooser.decide_after_error(exchange, error)
                 if step is Step.STOP:
                     raise
                 tries.resent = step is Step.SAME
@@ -277,7 +278,7 @@ class Service:
             if answer is None:
                 return
             self._count_attempt(exchange, good=False)
-            if self._chooser.decide_after_status(exchange, answer) is Step.STOP:
+            if await self._chooser.decide_after_status(exchange, answer) is Step.STOP:
                 self._ending.finish_answer(exchange, target.secret, answer)
                 return
             tries.resent = False

@@ -99,8 +99,8 @@ class Waits:
         known_s = self._estimate(waiter, lease, units, wait_s, now_s)
         exchange.limit_headers = plan.describe()
         error = explain_shortage(lease, units, known_s)
-        if error.retry_after_s is None:
-            raise error  # it is larger than the limit
+        if error.retry_after_s is None or not waiter.may_wait:
+            raise error  # it is larger than the limit, or has another way
         if waiter.begun_s == NEVER:
             self._begin(exchange, waiter, error, now_s)
         elif self._closing:
