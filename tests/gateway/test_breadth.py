@@ -4,6 +4,7 @@ import json
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,3 +117,19 @@ def test_a_long_conversation_is_translated() -> None:
     crossing = cross(Endpoint.MESSAGES, "openai")
     sent = crossing.encode(speech, body, speech.read_request(body), "there", stream=False)
     assert json.loads(b"".join(map(bytes, sent if isinstance(sent, list) else [sent])))["messages"]
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "bedrock", "gemini"])
+def test_arguments_of_a_tool_are_a_text_however_many_fields_they_have(dialect: str) -> None:
+    arguments = "{" + ",".join(f'"{at}":1' for at in range(2_000_000)) + "}"
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    result = {"role": "tool", "tool_call_id": "c", "content": "done"}
+    asked = {"model": "m", "messages": [MESSAGE, {"role": "assistant", "tool_calls": [call]}, result]}
+    body = json.dumps(asked).encode()
+    crossing = cross(Endpoint.CHAT, dialect)
+    begun = time.process_time()
+    assert len(msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])) == 2_000_000
+    built = time.process_time()
+    sent = crossing.encode(openai, body, openai.read_request(body), "there", stream=False)
+    assert time.process_time() - built < 0.6 * (built - begun)
+    assert arguments.encode() in sent

@@ -12,7 +12,7 @@ import msgspec
 
 from forebay.core.errors import InvalidValue
 from forebay.providers.gemini_signatures import MARK
-from forebay.providers.json_edit import NOTHING, UNREADABLE
+from forebay.providers.json_edit import NOTHING, UNREADABLE, check_object
 from forebay.providers.strict_fields import check_known, read, read_fields, refuse
 
 Block = dict[str, Any]
@@ -96,7 +96,6 @@ _decode_text = msgspec.json.Decoder(str).decode
 _decode_part = msgspec.json.Decoder(_Part).decode
 _decode_message = msgspec.json.Decoder(_Message).decode
 _decode_call = msgspec.json.Decoder(_ToolCall).decode
-_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def encode_messages(raw: msgspec.Raw) -> tuple[list[Block], list[Message]]:
@@ -173,7 +172,7 @@ def _encode_call(raw: msgspec.Raw, where: str) -> Block:
         raise refuse(f"{where}.type", f"{TARGET} knows calls of functions alone, not {call.type!r}")
     arguments = (call.function.arguments or "").strip() or "{}"
     try:
-        _decode_object(arguments)
+        check_object(arguments)
     except UNREADABLE:
         place = f"{where}.function.arguments"
         raise InvalidValue(f"`{place}` must be a JSON object, in a string", param=place) from None

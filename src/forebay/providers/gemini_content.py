@@ -23,7 +23,7 @@ from forebay.providers.gemini_media import (
     encode_sound,
 )
 from forebay.providers.gemini_signatures import FOREIGN, TEXT, THOUGHT, is_old, name_call, read_mark
-from forebay.providers.json_edit import NOTHING, UNREADABLE
+from forebay.providers.json_edit import NOTHING, UNREADABLE, check_object
 from forebay.providers.strict_fields import check_known, read, read_fields, refuse
 
 Content = dict[str, Any]
@@ -97,7 +97,6 @@ _decode_text = msgspec.json.Decoder(str).decode
 _decode_part = msgspec.json.Decoder(_Part).decode
 _decode_call = msgspec.json.Decoder(_ToolCall).decode
 _decode_message = msgspec.json.Decoder(_Message).decode
-_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 @dataclass(slots=True)
@@ -184,7 +183,7 @@ class MessageEncoder:
             raise refuse(f"{where}.type", f"{TARGET} knows calls of functions alone, not {call.type!r}")
         arguments = (call.function.arguments or "").strip() or "{}"
         try:
-            _decode_object(arguments)
+            check_object(arguments)
         except UNREADABLE:
             place = f"{where}.function.arguments"
             raise InvalidValue(f"`{place}` must be a JSON object, in a string", param=place) from None

@@ -14,6 +14,14 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 NOTHING = msgspec.Raw(b"")  #: default of a field that is kept as bytes; `Raw | None` would take null alone
 FIELDS_MAX = 1000  #: of an object that is edited: looking up the places of more would keep others waiting
 
+
+class _Object(msgspec.Struct, frozen=True):
+    """Of any fields: all are read over, and none is built."""
+
+
+#: Raises on what is no JSON object, at the cost of reading it, however many fields it has.
+check_object = msgspec.json.Decoder(_Object).decode
+
 _Fields = Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=FIELDS_MAX)]
 _decode_fields = msgspec.json.Decoder(_Fields).decode
 _WHITESPACE = b" \t\r\n"

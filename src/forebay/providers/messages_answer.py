@@ -7,7 +7,7 @@ import msgspec
 from forebay.core.errors import UpstreamProtocol
 from forebay.providers.anthropic_chat_usage import build_messages_usage
 from forebay.providers.anthropic_errors import find_type, wrap_error
-from forebay.providers.json_edit import NOTHING, UNREADABLE
+from forebay.providers.json_edit import NOTHING, UNREADABLE, check_object
 
 Block = dict[str, Any]
 
@@ -78,7 +78,6 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 _decode_completion = msgspec.json.Decoder(_Completion).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
-_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def encode_answer(body: bytes) -> bytes:
@@ -137,7 +136,7 @@ def _encode_message(message: _Message, answer_id: str) -> list[Block]:
     for at, call in enumerate(message.tool_calls or ()):
         arguments = (call.function.arguments or "").strip() or "{}"
         try:
-            _decode_object(arguments)
+            check_object(arguments)
         except UNREADABLE:
             raise UpstreamProtocol(
                 f"The model called the tool {call.function.name!r} with arguments that are no JSON object."

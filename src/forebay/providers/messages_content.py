@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from forebay.providers.json_edit import NOTHING
+from forebay.providers.json_edit import NOTHING, check_object
 from forebay.providers.messages_parts import CHAT, Item, Part, decode_part, decode_texts, join, read_blocks
 from forebay.providers.strict_fields import check_known, read, read_fields, refuse
 
@@ -48,7 +48,6 @@ _decode_message = msgspec.json.Decoder(_Message).decode
 _decode_thinking = msgspec.json.Decoder(_Thinking).decode
 _decode_call = msgspec.json.Decoder(_Call).decode
 _decode_result = msgspec.json.Decoder(_Result).decode
-_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def decode_system(raw: msgspec.Raw, where: str = "system", *, is_extended: bool) -> list[Message]:
@@ -154,6 +153,6 @@ def _decode_assistant(raw: msgspec.Raw, where: str, is_extended: bool) -> list[M
 
 def _decode_call_block(item: Item) -> Part:
     call = read(_decode_call, item.raw, item.where)
-    read(_decode_object, call.input, f"{item.where}.input")
+    read(check_object, call.input, f"{item.where}.input")
     function = {"name": call.name, "arguments": bytes(call.input).decode()}
     return {"id": call.id, "type": "function", "function": function}
