@@ -253,6 +253,10 @@ class Relay:
         Raises:
             CallerLeft: it left in the middle.
         """
+        if exchange.call.streaming and meter.error is not None and meter.error_told:
+            self._settle(exchange, meter)  # it left because of the error, as clients do
+            finish(exchange, UpstreamError("the target ended its stream with an error"))
+            return
         if not exchange.call.streaming or meter.error is not None or not meter.ended_well:
             raise self._leave(exchange, meter) from None
         self._settle(exchange, meter)
