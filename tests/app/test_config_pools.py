@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forebay.app.config import load_config
+from forebay.app.config import check_config, load_config
 from forebay.app.config_problems import Severity
 from forebay.app.snapshot import compile_snapshot
 from forebay.core.errors import ConfigInvalid
@@ -102,3 +102,25 @@ def test_a_pool_without_pools_needs_a_place(tmp_path: Path) -> None:
     ((line, key, message, _, _),) = find_problems(tmp_path, text)
     assert (line, key) == (4, "models.m.targets[0].pool")
     assert "neither `engine` nor `url`" in message
+
+
+def test_the_addresses_of_a_pool_are_looked_at_as_those_of_a_target(tmp_path: Path) -> None:
+    target = "{pool: gpu, dialect: anthropic, api_key: env:KEY, usage: [{class: input, pointer: /x}]}"
+    text = FILE.replace(FIRST, target, 1).replace("http://10.0.0.1/v1", "http://10.0.0.1", 1)
+    text = text.replace("[chat/completions]", "[chat/completions, completions]", 1)
+    text = text.replace("targets: [{engine", "targets: [{pool: gpu, dialect: anthropic}, {engine")
+    (tmp_path / "forebay.yaml").write_text(text)
+    problems = check_config(tmp_path / "forebay.yaml", {"KEY": "secret"})[1]
+    told = [(each.line, each.key, each.message, each.severity) for each in problems]
+    assert len(told) == len(set(told))  # though two models name the pool
+    words = {(key, message) for _, key, message, _ in told}
+    assert words >= {
+        ("pools.gpu.replicas[0]", "does not end in /v1"),
+        ("pools.gpu.replicas[0]", "the credential travels without encryption"),
+        ("pools.gpu.replicas[1]", "the credential travels without encryption"),
+        ("models.m.targets[0].dialect", "targets that speak `anthropic` can't answer `completions`"),
+        (
+            "models.m.targets[0].usage",
+            "usage rules have no meaning for a target that speaks `anthropic`",
+        ),
+    }

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from forebay.app.config_defaults import EMBEDDED_ENGINES, ENDPOINTS_BY_KIND
-from forebay.app.config_dialect_checks import check_dialect
+from forebay.app.config_dialect_checks import check_dialect, list_addresses
 from forebay.app.config_explain import suggest_hint
 from forebay.app.config_limits_checks import Found, check_limits
 from forebay.app.config_model import ControlConfig, GatewayConfig
@@ -47,7 +47,7 @@ def compute_check_problems(
         *check_limits(source.data),
         *check_pools(source.data),
     ]
-    return make_problems(source, found)
+    return make_problems(source, dict.fromkeys(found))  # a pool's are found at each target that names it
 
 
 def make_problems(source: Source, found: Iterable[Found]) -> list[ConfigProblem]:
@@ -173,12 +173,14 @@ def _check_models(data: Mapping[str, Any], origin: ConfigOrigin, env: Mapping[st
                     yield _error(
                         ("models", name, "endpoints", index), "stands twice in the list", "remove one"
                     )
+    pools = _mapping(data.get("pools"))
     for path, name, target in _targets(data):
         endpoints = _mapping(_mapping(models).get(name)).get("endpoints")
         yield from _check_place(path, target)
         yield from _check_target_engine(path, target, engines, endpoints)
-        yield from check_dialect(path, target, endpoints)
-        yield from _check_target_url(path, target)
+        yield from check_dialect(path, target, endpoints, pools)
+        for url_path, url in list_addresses(path, target, pools):
+            yield from _check_target_url(path, target, url_path, url)
         yield from check_usage(path, target)
         yield from _check_secret(path, target, origin, env)
     yield from _check_copies(data)
@@ -219,8 +221,9 @@ def _check_target_engine(
             )
 
 
-def _check_target_url(path: KeyPath, target: Mapping[str, Any]) -> Iterator[Found]:
-    url = target.get("url")
+def _check_target_url(
+    path: KeyPath, target: Mapping[str, Any], url_path: KeyPath, url: object
+) -> Iterator[Found]:
     if not isinstance(url, str):
         return
     try:
@@ -229,7 +232,7 @@ def _check_target_url(path: KeyPath, target: Mapping[str, Any]) -> Iterator[Foun
     except ValueError:
         return
     if parts.scheme == "http" and not is_loopback(host) and "api_key" in target:
-        yield _warning((*path, "url"), "the credential travels without encryption", "use https://")
+        yield _warning(url_path, "the credential travels without encryption", "use https://")
     if parts.scheme == "http" and "tls_ca" in target:
         yield _warning(
             (*path, "tls_ca"), "has no meaning for an http:// address", "use https://, or remove it"

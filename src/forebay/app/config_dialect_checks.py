@@ -51,11 +51,27 @@ def complete_endpoints(listed: Iterable[Endpoint], dialects: Iterable[str]) -> t
     return tuple(endpoints)
 
 
-def check_dialect(path: KeyPath, target: Mapping[str, Any], endpoints: object) -> Iterator[Found]:
+def list_addresses(
+    path: KeyPath, target: Mapping[str, Any], pools: Mapping[str, Any]
+) -> list[tuple[KeyPath, object]]:
+    """The addresses of a target, or of the pool that it names, with their places in the file."""
+    if "url" in target:
+        return [((*path, "url"), target["url"])]
+    name = target.get("pool")
+    pool = pools.get(name) if isinstance(name, str) and "engine" not in target else None
+    replicas = pool.get("replicas") if isinstance(pool, Mapping) else None
+    listed = replicas if isinstance(replicas, list) else ()
+    return [(("pools", str(name), "replicas", index), url) for index, url in enumerate(listed)]
+
+
+def check_dialect(
+    path: KeyPath, target: Mapping[str, Any], endpoints: object, pools: Mapping[str, Any]
+) -> Iterator[Found]:
     """What a target can't be asked, and what has no meaning at it.
 
     Args:
         endpoints: of its model, as the file has them.
+        pools: of the file.
     """
     dialect = target.get("dialect", DEFAULT)
     if not isinstance(dialect, str) or dialect not in list_dialects():
@@ -63,13 +79,15 @@ def check_dialect(path: KeyPath, target: Mapping[str, Any], endpoints: object) -
     if "engine" in target and dialect != DEFAULT:
         message = f"engines on this machine speak `{DEFAULT}`"
         yield (*path, "dialect"), message, "remove it", Severity.ERROR, False
-    if "url" not in target:
+    addresses = list_addresses(path, target, pools)
+    if not addresses:
         return
+    place = "url" if "url" in target else "pool"
     known = {each.value for each in Endpoint}
     for endpoint in endpoints if isinstance(endpoints, list) else ():
         if isinstance(endpoint, str) and endpoint in known and not can_answer(dialect, Endpoint(endpoint)):
             yield (
-                (*path, "dialect" if "dialect" in target else "url"),
+                (*path, "dialect" if "dialect" in target else place),
                 f"targets that speak `{dialect}` can't answer `{endpoint}`",
                 "take it out of the model's `endpoints`, or make another model of these targets",
                 Severity.ERROR,
@@ -83,11 +101,17 @@ def check_dialect(path: KeyPath, target: Mapping[str, Any], endpoints: object) -
             Severity.ERROR,
             False,
         )
-    yield from _check_url(path, target, dialect)
+    region = target.get("region")
+    if region is None and "url" not in target:
+        region = pools[target["pool"]].get("region")
+    region_path = (*path, "region") if "region" in target else None
+    for url_path, url in addresses:
+        yield from _check_url(url_path, url, dialect)
+        if dialect == _BEDROCK:
+            yield from _check_region(region_path or url_path, url, region)
 
 
-def _check_url(path: KeyPath, target: Mapping[str, Any], dialect: str) -> Iterator[Found]:
-    url = target.get("url")
+def _check_url(path: KeyPath, url: object, dialect: str) -> Iterator[Found]:
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
     except ValueError:
@@ -95,7 +119,7 @@ def _check_url(path: KeyPath, target: Mapping[str, Any], dialect: str) -> Iterat
     if parts.hostname and dialect in _ENDS_IN_V1 and not parts.path.rstrip("/").endswith("/v1"):
         tail = "/messages" if dialect == "anthropic" else "/chat/completions"
         yield (
-            (*path, "url"),
+            path,
             "does not end in /v1",
             f"paths like {tail} are added to it as it is",
             Severity.WARNING,
@@ -105,7 +129,7 @@ def _check_url(path: KeyPath, target: Mapping[str, Any], dialect: str) -> Iterat
         ending, example = _GOOGLE[dialect]
         if re.search(ending, parts.path.rstrip("/")) is None:
             yield (
-                (*path, "url"),
+                path,
                 "does not end as Google's addresses do",
                 f"/models/… is added to it as it is; such as {example}",
                 Severity.WARNING,
@@ -113,23 +137,26 @@ def _check_url(path: KeyPath, target: Mapping[str, Any], dialect: str) -> Iterat
             )
     if parts.query and dialect != _AZURE:
         yield (
-            (*path, "url"),
+            path,
             f"a target that speaks `{dialect}` has no query in its address",
             "remove it; only addresses of the dialect `azure` may end in ?api-version=…",
             Severity.ERROR,
             False,
         )
-    if dialect == _BEDROCK and parts.hostname:
-        yield from _check_region(path, target, parts.hostname)
 
 
-def _check_region(path: KeyPath, target: Mapping[str, Any], host: str) -> Iterator[Found]:
-    region = target.get("region")
+def _check_region(path: KeyPath, url: object, region: object) -> Iterator[Found]:
+    try:
+        host = urlsplit(url if isinstance(url, str) else "").hostname
+    except ValueError:
+        return
+    if not host:
+        return
     try:
         find_region(host, region if isinstance(region, str) else "")
     except UpstreamCredentials:
         yield (
-            (*path, "region" if "region" in target else "url"),
+            path,
             "does not say the AWS region, without which requests to Bedrock can't be signed",
             "take an address such as https://bedrock-runtime.eu-central-1.amazonaws.com, or set `region` to "
             "AWS's name of one; a Bedrock API key needs none",
