@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from forebay.app.config import Config, check_config, dump_config, find_config_file, load_config, read_api_key
 from forebay.app.config_model import LlamaCppEngine, MiniLMEngine
+from forebay.app.control_watch import AGAIN_LOOKS, ConfigWatch
 
 #: Magic, version, one tensor, no metadata, and room for the tensor's description.
 SMALLEST_GGUF = struct.pack("<4sIQQ", b"GGUF", 3, 1, 0) + bytes(24)
@@ -162,3 +163,19 @@ def test_a_good_file_has_no_problems(tmp_path: Path) -> None:
     )
     assert config is not None
     assert problems == ()
+
+
+def test_an_edit_is_taken_once_the_file_that_it_lacked_has_come(tmp_path: Path) -> None:
+    file, secret = tmp_path / "forebay.yaml", tmp_path / "up.key"
+    file.write_text("gateway: {port: 8090}\n")
+    watch = ConfigWatch(file, saved=tmp_path / "saved.json", defaults=load_config(file, {}), env={})
+    target = "{url: 'http://127.0.0.1:9/v1', api_key: 'file:up.key'}"
+    file.write_text(f"models: {{m: {{endpoints: [chat/completions], targets: [{target}]}}}}\n")
+    assert any(watch.poll() for _ in range(3))
+    assert "up.key" in watch.problems[0] or "secret" in watch.problems[0]
+    assert not any(watch.poll() for _ in range(3 * AGAIN_LOOKS)), "nothing has changed"
+    secret.write_text("sk-1\n")
+    assert any(watch.poll() for _ in range(2 * AGAIN_LOOKS))
+    assert watch.problems == ()
+    assert list(watch.config.models) == ["m"]
+    assert not any(watch.poll() for _ in range(3 * AGAIN_LOOKS))

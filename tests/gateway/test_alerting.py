@@ -187,4 +187,3 @@ def test_a_receiver_that_is_gone_or_days_away_is_given_up() -> None:
     assert is_given_up(0, 410)
     assert not is_given_up(GIVE_UP_S - 1, 500)
     assert is_given_up(GIVE_UP_S, None)
-

@@ -29,6 +29,9 @@ Stamp = tuple[int, int, int]
 EMPTY = hashlib.sha256(b"").digest()
 
 
+AGAIN_LOOKS: Final = 8  #: from one reading of an edit that was refused to the next
+
+
 class ConfigWatch:
     """The configuration in force, and what is wrong with the file's newest content.
 
@@ -63,6 +66,7 @@ class ConfigWatch:
         self._read_stamp: Stamp | None = None  #: of the content that was read last
         self._digest: bytes | None = None
         self._has_content = False  #: what is in force stood in the file
+        self._looks = 0
         if file is None:
             return
         kept = load_saved_config(saved, file)
@@ -95,8 +99,10 @@ class ConfigWatch:
             return False
         stamp, before = self._look(), self._stamp
         self._stamp = stamp
-        if stamp != before or stamp == self._read_stamp:
+        if stamp != before:
             return False
+        if stamp == self._read_stamp:
+            return self._try_again(self.file)
         self._read_stamp = stamp
         digest = self._compute_digest()
         if digest == self._digest:
@@ -111,6 +117,20 @@ class ConfigWatch:
         if self._look() != stamp:
             return False  # it changed while it was read: the next looks take it
         self._digest, self.problems = digest, problems
+        if config is not None:
+            self.config = config
+            self._keep()
+        return True
+
+    def _try_again(self, file: Path) -> bool:
+        """What an edit was refused for may be mended without another one: a file that it names has come."""
+        self._looks += 1
+        if not self.problems or self._digest in (None, EMPTY) or self._looks % AGAIN_LOOKS:
+            return False
+        config, problems = self._load(file)
+        if self._look() != self._read_stamp or problems == self.problems:
+            return False
+        self.problems = problems
         if config is not None:
             self.config = config
             self._keep()

@@ -71,7 +71,12 @@ def list_alerts(file: Path | None, options: AlertOptions) -> Outcome:
     if options.as_json:
         print_json([show_alert(alert).model_dump(mode="json") for alert in shown])
     elif not shown:
-        print_note("no alerts: a limit's rule asks for them with `alert_at`")
+        is_narrow = options.owner or kind or state
+        print_note(
+            "no such alerts; an owner reads `team growth`, `project growth/search` or `key key_…`"
+            if is_narrow
+            else "no alerts: a limit's rule asks for them with `alert_at`"
+        )
     else:
         print_table(Table(columns=_COLUMNS, rows=[_make_row(alert) for alert in shown]))
     if len(found) > options.limit:
@@ -92,7 +97,10 @@ def test_webhooks(file: Path | None, *, as_json: bool) -> Outcome:
     if as_json:
         print_line(msgspec.json.format(body, indent=2).decode())
     elif not tests:
-        print_note("no webhooks: forebay.yaml names none under `alerts`")
+        print_note(
+            "no webhooks: the configuration in force names none under `alerts` "
+            "(`forebay doctor` tells of edits that were refused)"
+        )
     else:
         print_table(Table(columns=_TEST_COLUMNS, rows=[_make_test_row(test) for test in tests]))
     return Outcome.PROBLEM if any(test.error for test in tests) else Outcome.OK

@@ -53,6 +53,8 @@ class _Limit(msgspec.Struct, kw_only=True):
     per: str | None
     models: list[str]
     left: int
+    when_exceeded: str = "refuse"
+    exceeded_at_s: float | None = None
     resets_at_s: float | None
     expression: str | None
     signals: list[_Use]
@@ -65,7 +67,8 @@ class _Limit(msgspec.Struct, kw_only=True):
     def spell(self, units: int) -> str:
         if self.unit != "nano_usd":
             return f"{units:,}"
-        return f"{units / NANO_PER_USD:,.2f}"
+        usd = units / NANO_PER_USD
+        return f"{usd:,.2f}" if abs(self.amount) >= 100 * NANO_PER_USD else f"{usd:,.6f}"
 
 
 class _LimitList(msgspec.Struct, kw_only=True):
@@ -100,7 +103,7 @@ def _make_row(limit: _Limit, now_s: float) -> Sequence[str | Cell]:
     style = "red" if limit.used >= 1 else "yellow" if limit.used >= FULL else ""
     return (
         limit.owner,
-        f"{limit.spell(limit.amount)} {what} {when}",
+        f"{limit.spell(limit.amount)} {what} {when}{_describe_state(limit)}",
         "" if limit.models == ["*"] else " ".join(limit.models),
         Cell(text=limit.spell(limit.left), style=style),
         Cell(text=f"{draw_bar(limit.used)} {int(max(0.0, limit.used) * 100):3}%", style=style),
@@ -115,6 +118,13 @@ def _spell_source(limit: _Limit) -> str:
         return ""
     uses = "; ".join(use.spell() for use in limit.signals)
     return f"{limit.expression} ({uses})" if uses else limit.expression
+
+
+def _describe_state(limit: _Limit) -> str:
+    """What holds since a request found no room."""
+    if limit.exceeded_at_s is None:
+        return ""
+    return {"downgrade": ", downgrades", "throttle": ", throttles"}.get(limit.when_exceeded, ", was exceeded")
 
 
 def draw_bar(part: float) -> str:
