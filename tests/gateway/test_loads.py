@@ -180,3 +180,18 @@ def test_our_own_limit_of_connections_is_no_refusal() -> None:
     assert pool.compute_pressure(10.0) == 0
     load.refuse(20.0, 0)
     assert pool.compute_pressure(20.0) == pytest.approx(0.5)
+
+
+def test_what_is_forgiven_puts_nothing_out_of_service() -> None:
+    load, pool = ReplicaLoad(), PoolLoad(2)
+    load.pools.append(pool)
+    for _ in range(3):
+        for _ in range(EJECT_AFTER):
+            load.fail(10.0)
+        assert find_ill(load, 10.0) is Reason.EJECTED
+        assert load.ejected_until == 10.0 + EJECT_S, "no longer than the first time"
+        for _ in range(EJECT_AFTER):
+            load.forgive()
+        assert find_ill(load, 10.0) is None
+    load.forgive()
+    assert load.failures == 0

@@ -22,6 +22,7 @@ from forebay.core.routes import CAPABILITIES
 from forebay.gateway.model import Exchange, RouteState, TargetState
 from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
 from forebay.gateway.policy.explain import explain, explain_barred, explain_listed
+from forebay.gateway.policy.load import ReplicaLoad
 from forebay.gateway.policy.route import choose, choose_first, count_fit
 from forebay.gateway.relay import Answer
 from forebay.gateway.wants import read_want
@@ -147,7 +148,7 @@ class Chooser:
         """What comes after an answer with an error status."""
         load, now = exchange.load, self._get_time()
         if load is not None and answer.status in FAILED_STATUSES:
-            load.fail(now)
+            _blame(exchange, load, now)
         elif load is not None and answer.status in BUSY_STATUSES:
             load.refuse(now, _read_retry_after_s(answer.retry_after))
         if not exchange.is_plan_whole:
@@ -294,3 +295,17 @@ def _read_retry_after_s(raw: bytes) -> int | None:
     if not raw.isdigit():
         return None
     return RETRY_AFTER_MAX_S if len(raw) > RETRY_AFTER_DIGITS_MAX else min(RETRY_AFTER_MAX_S, int(raw))
+
+
+def _blame(exchange: Exchange, load: ReplicaLoad, now: float) -> None:
+    """Counts an answer that speaks of illness; of a request that gets such from two places, against neither.
+
+    Else one caller's requests that no place can bear would put all places out of service for everybody.
+    """
+    first = exchange.blamed
+    if first is None:
+        exchange.blamed = load
+        load.fail(now)
+    elif first is not load and not exchange.is_cleared:
+        first.forgive()
+        exchange.is_cleared = True

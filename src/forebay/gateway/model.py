@@ -188,6 +188,7 @@ class Exchange:
     answer_bytes = 0
     attempt_at = 0.0  #: loop time at which the current attempt began, where its target is counted
     asked_model = ""  #: what the caller named, where another model answers in its place
+    blamed: ReplicaLoad | None = None  #: a place against which a status that it answered with was counted
     body = b""
     body_bytes = 0
     broken: ForebayError | None = None  #: why a stream that had begun did not end well
@@ -202,6 +203,7 @@ class Exchange:
     first_token_ns: int | None = None
     kept: Collection[Any] = ()  #: leases that it holds while it reserves more for another model
     key: KeyEntry | None = None
+    is_cleared = False  #: what was counted against `blamed` was taken back
     is_plan_whole = True  #: else `plan` goes no further than the first attempt
     left = False  #: the caller has gone
     names_output = True  #: how long the answer may become is the caller's word, not a guess

@@ -220,3 +220,10 @@ class ReplicaLoad(Pace):
         self.ejections = min(self.ejections + 1, 10)
         for pool in self.pools:
             pool.note_unfit(self, now)
+
+    def forgive(self) -> None:
+        """The last failure was not its fault, but the request's, which failed elsewhere too."""
+        self.failures = max(0, self.failures - 1)
+        if self.failures == EJECT_AFTER - 1 and self.ejected_until:
+            self.ejected_until = 0.0  # that failure put it out of service
+            self.ejections = max(0, self.ejections - 1)
