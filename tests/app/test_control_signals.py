@@ -57,6 +57,8 @@ def test_a_signal_is_reported_listed_and_removed(scene: Scene, client: TestClien
     place = {"team": "default", "project": "default", "name": "ccu"}
     assert signal == place | {"value": 1234.5, "ttl_s": 30, "stale": False, "declared": True}
     assert put(client, {"value": 7}).json()["ttl_s"] is None
+    short = client.put("/admin/v1/projects/default/default/signals/ccu", json={"value": 7})
+    assert (short.status_code, short.json()["value"]) == (200, 7)
     assert put(client, {"value": 1}, "rooms").json()["declared"] is False
     for path in (PATH, "/admin/v1/signals"):
         listed = client.get(path).json()["data"]

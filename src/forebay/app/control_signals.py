@@ -66,6 +66,9 @@ class SignalRoutes:
         add("GET", "/signals", self.list_all, "What all projects have reported")
         add("GET", project, self.list_signals, "What a project has reported")
         add("PUT", signal, self.put_signal, "Report a signal", role=Role.REPORTER)
+        # The same by the name that limits have for a project, TEAM/PROJECT.
+        short = "/projects/{team}/{project}/signals/{name}"
+        add("PUT", short, self.put_signal, "Report a signal of TEAM/PROJECT", role=Role.REPORTER)
         add("DELETE", signal, self.delete_signal, "Remove a signal", role=Role.OPERATOR)
 
     async def list_all(self) -> SignalList:
