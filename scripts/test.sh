@@ -12,12 +12,14 @@ step import-linter; lint-imports
 if [ $# -gt 0 ]; then step pytest; exec pytest "$@"; fi
 half=(tests/gateway tests/providers tests/net)
 log=$(mktemp)
-trap 'kill %1 2>/dev/null || true; rm -f "$log"' EXIT
+other=0
+trap '[ "$other" = 0 ] || kill "$other" 2>/dev/null || true; rm -f "$log"' EXIT
 step "pytest: ${half[*]} beside all others"
 pytest -p no:cacheprovider "${half[@]}" >"$log" 2>&1 </dev/null &
+other=$!
 failed=0
 pytest "${half[@]/#/--ignore=}" || failed=1
-wait %1 || failed=1
+wait "$other" || failed=1
 step "pytest: ${half[*]}"
 cat "$log"
 exit $failed
