@@ -114,6 +114,7 @@ def test_every_admin_route_is_in_the_document(scene: Scene) -> None:
         "GET /admin/v1/teams/{team}/projects/{project}",
         "PUT /admin/v1/teams/{team}/projects/{project}",
         "PATCH /admin/v1/teams/{team}/projects/{project}",
+        "PUT /admin/v1/projects/{team}/{project}/signals/{name}",
         "GET /admin/v1/keys",
         "POST /admin/v1/keys",
         "GET /admin/v1/keys/{key_id}",
