@@ -78,7 +78,7 @@ def measure_decision(body: bytes, rounds: int) -> float:
     key = SimpleNamespace(priority="standard")
     call = SimpleNamespace(headers={})
     exchanges: list[Any] = [
-        SimpleNamespace(body=each, key=key, call=call, estimate=None, body_bytes=len(each)) for each in bodies
+        SimpleNamespace(body=each, key=key, call=call, estimate=None, names_output=True) for each in bodies
     ]
     draws = [luck.random() for _ in range(DECISIONS)]
     took = []

@@ -1,8 +1,8 @@
 """Carries one inference request: admit, send, answer, record.
 
 The decisions are `policy`'s; this is the shell that acts on them.  It owns every request in flight and ends
-each exactly once, with one record, whoever left, failed or was killed.  It must never send a request again
-after content went out, and never let a caller's bytes wait on anything but the target.
+each exactly once, with one record, whoever left, failed or was killed.  How a request is sent to one target
+after another is `attempting`'s; here it is sent to the first, where that needs no task.
 """
 
 import asyncio
@@ -14,28 +14,25 @@ from forebay.core.clock import Clock
 from forebay.core.errors import (
     CallerLeft,
     Draining,
-    Fault,
     ForebayError,
     InternalError,
     RecordsUnwritable,
     StaleConnection,
-    TargetError,
 )
 from forebay.core.routes import Endpoint
+from forebay.gateway.attempting import Attempter
 from forebay.gateway.call import Call, CallerGone
 from forebay.gateway.choosing import Chooser
 from forebay.gateway.ending import DRAINING, Ending, count_estimate, explain_cancel
 from forebay.gateway.intake import Intake
 from forebay.gateway.memory import Memory
-from forebay.gateway.model import Dialect, Exchange, KeyState, State, TargetState
+from forebay.gateway.model import Dialect, Exchange, KeyState, State
 from forebay.gateway.plan import Plan
-from forebay.gateway.policy.attempt import Step
 from forebay.gateway.quota import Quota
 from forebay.gateway.records import Recorder
-from forebay.gateway.relay import Answer, Relay, read_answer, refuse_compressed
-from forebay.gateway.speaking import Payload, encode_request, new_meter, write_head
+from forebay.gateway.relay import Relay
+from forebay.gateway.speaking import new_meter
 from forebay.gateway.succession import Succession
-from forebay.gateway.trouble import TroubleLog
 from forebay.net.connection import ALL, SOME, Connection
 
 logger = logging.getLogger("forebay.gateway")
@@ -73,11 +70,11 @@ class Service:
         self._chooser = Chooser(self._loop.time, Succession(quota).take_over)
         self._relay = Relay(clock)
         self._ending = Ending(self._relay, recorder, clock, worker)
+        self._attempter = Attempter(self._chooser, self._relay, self._ending, self.memory, clock)
         self._clock = clock
         self._monotonic_ns = clock.monotonic_ns
         self._id_prefix = id_prefix
         self._count = 0
-        self._troubles = TroubleLog(self._loop)
 
     # --- one request ----------------------------------------------------------------------------------------
 
@@ -119,7 +116,7 @@ class Service:
                     return self._run(exchange, self._borrow(exchange, plan))
             if self._send_first(exchange):
                 return None
-            return self._run(exchange, self._attempt_all(exchange))
+            return self._run(exchange, self._attempter.run(exchange))
         except Exception as error:  # noqa: BLE001 - the outer edge, as in `_run`
             self._fail(exchange, error)
             self._close(exchange)
@@ -137,7 +134,7 @@ class Service:
 
     async def _borrow(self, exchange: Exchange, plan: Plan) -> None:
         await self.quota.acquire(exchange, plan)
-        await self._attempt_all(exchange)
+        await self._attempter.run(exchange)
 
     async def _run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
         exchange.task = exchange.call.task
@@ -199,7 +196,7 @@ class Service:
             return False
         exchange.begin_attempt(self._loop.time())
         try:
-            self._send(exchange, target, connection, payload)
+            self._attempter.send(exchange, target, connection, payload)
         except StaleConnection:
             exchange.tries.resent = True
             exchange.connection = None
@@ -225,7 +222,7 @@ class Service:
             self._close(exchange)
             return
         call = exchange.call
-        call.task = self._loop.create_task(self._run(exchange, self._attempt_all(exchange)))
+        call.task = self._loop.create_task(self._run(exchange, self._attempter.run(exchange)))
 
     def _finish_whole_at_once(self, exchange: Exchange, connection: Connection) -> bool:
         body = connection.take()
@@ -245,131 +242,8 @@ class Service:
             return False
         exchange.connection = None
         connection.release()
-        self._count_stream(exchange)
+        self._attempter.count_stream(exchange)
         return True
-
-    # --- attempts -------------------------------------------------------------------------------------------
-
-    async def _attempt_all(self, exchange: Exchange) -> None:
-        if not await self._chooser.prepare_whole(exchange):
-            self._ending.finish_explained(exchange, self._chooser.explain(exchange))
-            return
-        tries = exchange.tries
-        if exchange.endpoint is Endpoint.COUNT_TOKENS and not exchange.target_state.counts_tokens:
-            self._ending.finish_here(exchange)
-            return
-        while True:
-            if exchange.connection is None and not tries.resent:
-                exchange.begin_attempt(self._loop.time())
-            target = exchange.target_state
-            try:
-                answer = await self._attempt(exchange, target)
-            except TargetError as error:
-                if error.fault is Fault.TARGET:
-                    self._count_attempt(exchange, good=False)
-                    self._troubles.tell(target.target.id, error)
-                step = await self._chooser.decide_after_error(exchange, error)
-                if step is Step.STOP:
-                    raise
-                tries.resent = step is Step.SAME
-                if tries.resent and tries.made == 1:
-                    exchange.sent = False  # no target has seen it yet
-                continue
-            if answer is None:
-                return
-            self._count_attempt(exchange, good=False)
-            if await self._chooser.decide_after_status(exchange, answer) is Step.STOP:
-                self._ending.finish_answer(exchange, target.secret, answer)
-                return
-            tries.resent = False
-
-    async def _attempt(self, exchange: Exchange, target: TargetState) -> Answer | None:
-        """One try; None when the caller has its answer, else the target's error answer.
-
-        A request that has been sent already, from where it began, is only waited for.
-        """
-        problem = target.problem
-        if problem is not None:
-            raise type(problem)(problem.message)  # not itself: it would keep each request that it ended
-        connection = exchange.connection
-        try:
-            if connection is None:
-                payload = encode_request(exchange, target, self.memory)
-                connection = await self._acquire(exchange, target)
-                self._send(exchange, target, connection, payload)
-            if exchange.stream:
-                answer = await self._relay.stream(
-                    exchange, connection, new_meter(exchange), target.secret, self._ending.finish_stream
-                )
-            else:
-                answer = await self._wait_whole(exchange, connection)
-        finally:
-            exchange.connection = None
-            if connection is not None:
-                connection.release()
-        if answer is None:
-            self._count_stream(exchange)
-            return None
-        if answer.status >= 300:
-            return answer
-        self._count_attempt(exchange, good=True)
-        self._ending.finish_answer(exchange, target.secret, answer)
-        return None
-
-    async def _acquire(self, exchange: Exchange, target: TargetState) -> Connection:
-        connection = None if exchange.tries.resent else target.origin.pop_idle()
-        if connection is not None:
-            return connection
-        begun = self._monotonic_ns()
-        try:
-            left_s = exchange.deadline - self._loop.time()
-            return await target.origin.connect(min(target.target.timeouts.connect_s, left_s))
-        finally:
-            exchange.waited_ns += self._monotonic_ns() - begun
-
-    def _send(
-        self,
-        exchange: Exchange,
-        target: TargetState,
-        connection: Connection,
-        payload: Payload,
-    ) -> None:
-        exchange.connection = connection
-        if exchange.left:
-            raise CallerLeft("the caller left")
-        timeouts = target.target.timeouts
-        head = write_head(exchange, target, payload, self._clock)
-        # Not for a whole answer, whose first byte comes when all its tokens are there.
-        first_s = timeouts.first_token_s if exchange.stream and exchange.tries.has_alternative else None
-        target.origin.watch(connection, first_s, timeouts.idle_s, exchange.deadline)
-        connection.send(head, payload, exchange.state.snapshot.limits.answer_max_bytes, self.memory)
-        exchange.sent = True
-
-    async def _wait_whole(self, exchange: Exchange, connection: Connection) -> Answer:
-        begun = self._monotonic_ns()
-        try:
-            whole = await connection.all()
-        finally:
-            exchange.waited_ns += self._monotonic_ns() - begun
-        if not whole.startswith(b"{"):
-            refuse_compressed(connection)
-        answer = read_answer(connection, whole)
-        crossing = exchange.crossing
-        if answer.status < 300 and (crossing is not None or whole.startswith(exchange.dialect.ERROR_START)):
-            answer = self._relay.correct_status(exchange, answer)
-        return answer if crossing is None else self._relay.translate(exchange, answer)
-
-    def _count_attempt(self, exchange: Exchange, *, good: bool) -> None:
-        target = exchange.target_state
-        exchange.state.cells.cells[target.cell_ok if good else target.cell_failed] += 1
-
-    def _count_stream(self, exchange: Exchange) -> None:
-        """Counts an attempt whose stream the caller has had, up to where it broke."""
-        broken = exchange.broken if isinstance(exchange.broken, TargetError) else None
-        self._count_attempt(exchange, good=broken is None)
-        if broken is not None:
-            self._chooser.tell_error(exchange, broken)
-            self._troubles.tell(exchange.target_state.target.id, broken)
 
     # --- all requests ---------------------------------------------------------------------------------------
 
