@@ -103,6 +103,12 @@ class GatewayConfig(Section):
     attempts_max: Annotated[StrictInt, Field(ge=1, le=10)] = Field(
         default=3, description="Targets that are tried for one request, the first included."
     )
+    keep_alive_s: SecondsOrZero = Field(
+        default=15.0,
+        description="Seconds of silence in a stream, before its first content and between events, after "
+        "which its caller is sent an event that says nothing, so that no proxy cuts the line: a comment, or "
+        "Anthropic's `ping`. 0 never sends any.",
+    )
     explain_routes: StrictBool = Field(
         default=False,
         description="Answers a request with the header `x-forebay-debug: route` with where it would go and "

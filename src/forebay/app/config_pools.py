@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictFloat, StrictInt
 
-from forebay.app.config_values import Label, Section, TargetUrl, Tier
-from forebay.core.routes import Affinity, Choosing, Order, Pool
+from forebay.app.config_values import Label, SecondsOrZero, Section, TargetUrl, Tier
+from forebay.core.routes import Affinity, Choosing, Masking, Order, Pool
 
 Capability = Literal["tools", "images", "audio", "documents", "json_schema"]
 RequestsAtOnce = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
@@ -125,6 +125,18 @@ class ChoosingConfig(Section):
         description="Seconds of waiting that one USD per million tokens is worth, between pools of a tier; "
         "0 looks at time alone.",
     )
+
+    keep_alive_s: SecondsOrZero | None = Field(
+        default=None,
+        description="As `gateway.keep_alive_s`, for streams of this model; null: what the gateway says.",
+    )
+
+    def compile_masking(self, keep_alive_s: float) -> Masking:
+        """
+        Args:
+            keep_alive_s: the gateway's.
+        """
+        return Masking(keep_alive_s=keep_alive_s if self.keep_alive_s is None else self.keep_alive_s)
 
     def compile(self, *, is_fleet: bool) -> Choosing:
         """

@@ -68,6 +68,7 @@ def compile_snapshot(
                 created_s=created_s,
                 choosing=listed.routing.compile(is_fleet=is_fleet),
                 fallbacks=listed.fallbacks,
+                masking=listed.routing.compile_masking(config.gateway.keep_alive_s),
             )
         )
     compiled = CompiledLimits(config.limits.rules, keys, config.limits.signals)

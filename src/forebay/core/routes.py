@@ -111,6 +111,12 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
     price_s_per_usd: float = 0.0  #: seconds of waiting that a USD per million tokens is worth
 
 
+class Masking(msgspec.Struct, frozen=True, kw_only=True):
+    """What callers of a route's streams get while there is nothing to hand on."""
+
+    keep_alive_s: float = 15.0  #: of silence, after which they are told that the stream goes on; 0 for never
+
+
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """A public name, what it can do, and its targets.
 
@@ -124,6 +130,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     owned_by: str = "forebay"
     choosing: Choosing = Choosing()
     fallbacks: tuple[str, ...] = ()  #: public names that answer where no target of this one does
+    masking: Masking = Masking()
 
 
 class RouteTable(msgspec.Struct, frozen=True, kw_only=True):

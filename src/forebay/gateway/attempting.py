@@ -9,12 +9,13 @@ import asyncio
 from forebay.core.clock import Clock
 from forebay.core.errors import CallerLeft, Fault, TargetError
 from forebay.core.routes import Endpoint
+from forebay.gateway.answers import Answer, read_answer, refuse_compressed
 from forebay.gateway.choosing import Chooser
 from forebay.gateway.ending import Ending
 from forebay.gateway.memory import Memory
 from forebay.gateway.model import Exchange, TargetState
 from forebay.gateway.policy.attempt import Step
-from forebay.gateway.relay import Answer, Relay, read_answer, refuse_compressed
+from forebay.gateway.relay import Relay
 from forebay.gateway.speaking import Payload, encode_request, new_meter, write_head
 from forebay.gateway.trouble import TroubleLog
 from forebay.net.connection import Connection

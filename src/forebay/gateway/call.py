@@ -161,6 +161,18 @@ class Call:
             if self.left:
                 raise CallerGone
 
+    def send_aside(self, data: bytes) -> bool:
+        """Sends a piece of a stream without waiting; False, with nothing sent, if it would have to."""
+        if not self.takes_aside:
+            return False
+        self._connection.write_chunk(data, self.chunked)
+        return True
+
+    @property
+    def takes_aside(self) -> bool:
+        """Whether the caller is there and has taken all that was sent."""
+        return not (self.left or self.done or self._connection.unsent_bytes)
+
     def end_stream(self, data: bytes = b"") -> None:
         """Sends a stream's last piece and its end."""
         if self.left or self.done:

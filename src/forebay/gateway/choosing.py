@@ -19,12 +19,12 @@ from forebay.core.errors import (
     Untranslatable,
 )
 from forebay.core.routes import CAPABILITIES
+from forebay.gateway.answers import Answer
 from forebay.gateway.model import Exchange, RouteState, TargetState
 from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
 from forebay.gateway.policy.explain import explain, explain_barred, explain_listed
 from forebay.gateway.policy.load import ReplicaLoad
 from forebay.gateway.policy.route import choose, choose_first, count_fit
-from forebay.gateway.relay import Answer
 from forebay.gateway.wants import read_want
 
 DEBUG_HEADER = b"x-forebay-debug"

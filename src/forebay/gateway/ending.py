@@ -19,9 +19,10 @@ from forebay.core.errors import (
     TotalTimeout,
 )
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource
+from forebay.gateway.answers import JSON_TYPE, Answer, build_headers, build_late_headers, hide_secret
 from forebay.gateway.model import Exchange, Reading
 from forebay.gateway.records import Recorder
-from forebay.gateway.relay import JSON_TYPE, Answer, Relay, build_headers, hide_secret
+from forebay.gateway.relay import Relay
 
 logger = logging.getLogger("forebay.gateway")
 
@@ -53,10 +54,21 @@ class Ending:
             self.finish_good(exchange, answer.content_type, body, answer.status, answer.reading)
             return
         answer = self._relay.translate_error(answer, secret, exchange)
+        if exchange.call.streaming:
+            self._finish_in_stream(exchange, answer)
+            return
         exchange.answer_bytes = len(answer.body)
         # The record first: what the caller has seen is on record, whatever is killed next.
         self._end(exchange, answer.status, Outcome.FAILED, answer.error_code)
         self._relay.send_whole(exchange, answer)
+
+    def _finish_in_stream(self, exchange: Exchange, answer: Answer) -> None:
+        """An error of a target to a caller that has had the head of a stream, and no content."""
+        exchange.meant_status = answer.status
+        out = build_late_headers(exchange) + exchange.dialect.wrap_error_event(answer.body)
+        exchange.answer_bytes += len(out)
+        self._end(exchange, 200, Outcome.FAILED, answer.error_code)
+        exchange.call.end_stream(out)
 
     def finish_good(
         self,
@@ -125,6 +137,9 @@ class Ending:
             body = b""
         elif call.streaming:
             body = exchange.dialect.encode_error_event(error)
+            if not exchange.tries.content_sent:
+                exchange.meant_status = error.status
+                body = build_late_headers(exchange) + body
         else:
             body = exchange.dialect.encode_error(error)
         exchange.answer_bytes += len(body)

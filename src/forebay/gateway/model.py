@@ -210,6 +210,7 @@ class Exchange:
     load: ReplicaLoad | None = None  #: which counts the current attempt
     load_tokens = 0  #: that it counts
     limit_headers = ""  #: header lines that tell the caller of its limits
+    meant_status = 0  #: of an error that had to be told in a stream whose head was out already
     model = ""
     plan: tuple[TargetState, ...] | None = None  #: where it goes; None: as the route lists them
     progress: Progress | None = None  #: of the body, while it comes
@@ -219,6 +220,8 @@ class Exchange:
     route: RouteState | None = None  #: without the targets that its key may not be sent to
     sent = False  #: a target may have worked on it
     status = 0  #: what the caller got
+    silent_bytes = -1  #: of the answer that had gone out when `silence` last looked
+    silent_since = 0.0  #: loop time; since when nothing has gone out, if that is so
     stream = False
     task: asyncio.Task[Any] | None = None
     throttles: tuple[str, ...] = ()  #: ids of limits that hold because others are exceeded
@@ -268,7 +271,7 @@ class Exchange:
     @property
     def is_uncertain(self) -> bool:
         """Whether nobody knows how much of the work was done."""
-        return self.status in UNCERTAIN
+        return (self.meant_status or self.status) in UNCERTAIN
 
     def redirect(self, model: str) -> bool:
         """Lets another model answer that the key may call; False, and nothing is changed, if none can."""
@@ -331,7 +334,8 @@ class Exchange:
         assert load is not None
         self.load = None
         load.end(self.load_tokens, now)
-        if self.recorded and self.status < 300 and self.broken is None and not self.left:
+        status = self.meant_status or self.status
+        if self.recorded and status < 300 and self.broken is None and not self.left:
             load.succeed()
             output = self.tokens.output_total if self.tokens is not None else 0
             taken_s = now - self.attempt_at

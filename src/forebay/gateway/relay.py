@@ -23,6 +23,18 @@ from forebay.core.errors import (
     UpstreamTruncated,
 )
 from forebay.core.events import Tokens, UsageSource
+from forebay.gateway.answers import (
+    JSON_LENGTH,
+    JSON_TYPE,
+    STREAM_HEADERS,
+    STREAM_TYPE,
+    Answer,
+    build_headers,
+    build_late_headers,
+    read_answer,
+    redact,
+    refuse_compressed,
+)
 from forebay.gateway.call import CallerGone
 from forebay.gateway.metrics_layout import UNUSABLE
 from forebay.gateway.model import Exchange, Meter, Reading
@@ -32,23 +44,7 @@ logger = logging.getLogger("forebay.gateway")
 
 TOLD_MAX = 10_000  #: usage rules that are told of in the log
 ERROR_TEXT_MAX = 1000  #: characters of a target's own words that are passed on when they are no JSON
-JSON_TYPE = b"application/json"
-JSON_LENGTH = b"inference-header-content-length"  #: of the Open Inference Protocol
-_STREAM_TYPE = b"text/event-stream"
 END_MAX_S = 0.1  #: for a target to end a body of which all has been said; then its connection is closed
-_STREAM_HEADERS = "cache-control: no-cache\r\nx-accel-buffering: no\r\n"
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """A whole answer of a target."""
-
-    status: int
-    content_type: bytes
-    body: bytes
-    retry_after: bytes = b""
-    error_code: str = ""
-    reading: Reading | None = None  #: what it cost, as read before it was translated
-    json_length: bytes = b""  #: of the JSON before tensors in binary, where there are any
 
 
 FinishStream = Callable[[Exchange, ForebayError | None], None]
@@ -82,34 +78,37 @@ class Relay:
         """
         data = await self._read_some(exchange, connection)
         crossing = exchange.crossing
-        stream_type = _STREAM_TYPE if crossing is None else crossing.stream_type
+        stream_type = STREAM_TYPE if crossing is None else crossing.stream_type
         if connection.status != 200 or not connection.header(b"content-type").startswith(stream_type):
             connection.put_back(data)
             return await self._read_whole(exchange, connection)
         refuse_compressed(connection)
-        call = exchange.call
+        # The head may be out already, for the sake of a caller that waits (`silence`): that decides nothing.
+        # Another target may answer until the first content goes out, which `tries.content_sent` says.
+        call, tries = exchange.call, exchange.tries
         try:
             while True:
                 ended = connection.complete
                 out = meter.feed(data) if data else b""
                 if ended:
                     out += meter.finish()
-                if not call.streaming and (meter.content_seen or ended or meter.error):
+                if not tries.content_sent and (meter.content_seen or ended or meter.error):
                     early = self._read_early_end(exchange, meter)
                     if early is not None:
                         return early
                     connection.content_seen = True
-                    self._begin_stream(
+                    out = self._commit(
                         exchange,
-                        connection.header(b"content-type") if stream_type == _STREAM_TYPE else _STREAM_TYPE,
+                        connection.header(b"content-type") if stream_type == STREAM_TYPE else STREAM_TYPE,
                         meter,
+                        out,
                     )
                 # Many callers stop at the dialect's end: by then the answer has to be whole and on record.
                 if ended or (meter.is_done and meter.error is None and not call.left):
                     break
-                if out and call.streaming:
+                if out and tries.content_sent:
                     if meter.error is not None:
-                        out = _redact(out, secret)
+                        out = redact(out, secret)
                     exchange.answer_bytes += len(out)
                     begun = self._monotonic_ns()
                     try:
@@ -123,15 +122,15 @@ class Relay:
             self._leave_after(exchange, meter, finish)
             return None
         except asyncio.CancelledError:
-            if call.streaming:
+            if tries.content_sent:
                 self._settle(exchange, meter)
             raise
         except ForebayError as error:
-            if not call.streaming:
+            if not tries.content_sent:
                 raise
             self._end_broken(exchange, meter, finish, error)
             return None
-        self._end_stream(exchange, meter, finish, out if meter.error is None else _redact(out, secret))
+        self._end_stream(exchange, meter, finish, out if meter.error is None else redact(out, secret))
         if not ended:
             await self._await_end(connection)
         return None
@@ -146,6 +145,10 @@ class Relay:
         answer = read_answer(connection, whole)
         if answer.status < 300:
             answer = self.correct_status(exchange, answer)
+        if answer.status < 300 and exchange.call.streaming:
+            raise UpstreamProtocol(
+                "the target gave a whole answer to a request for a stream, which had begun with keep-alives"
+            )
         return answer if exchange.crossing is None else self.translate(exchange, answer)
 
     async def _await_end(self, connection: Connection) -> None:
@@ -166,7 +169,7 @@ class Relay:
     ) -> bool:
         """Hands on a stream that is here as a whole; False, with nothing done, if it needs a second look."""
         content_type = connection.header(b"content-type")
-        if not content_type.startswith(_STREAM_TYPE) or connection.header(b"content-encoding"):
+        if not content_type.startswith(STREAM_TYPE) or connection.header(b"content-encoding"):
             return False
         data = connection.take()
         try:
@@ -178,7 +181,7 @@ class Relay:
         if not is_plain:
             connection.put_back(data)
             return False
-        self._begin_stream(exchange, content_type, meter)
+        out = self._commit(exchange, content_type, meter, out)
         self._end_stream(exchange, meter, finish, out)
         return True
 
@@ -189,13 +192,17 @@ class Relay:
         finally:
             exchange.waited_ns += self._monotonic_ns() - begun
 
-    def _begin_stream(self, exchange: Exchange, content_type: bytes, meter: Meter) -> None:
+    def _commit(self, exchange: Exchange, content_type: bytes, meter: Meter, out: bytes) -> bytes:
+        """From here on no other target may answer; gives what is to go out of the first content."""
         exchange.tries.content_sent = True
         if meter.content_seen:
             exchange.first_token_ns = self._monotonic_ns() - exchange.started_ns
             if exchange.load is not None:
                 exchange.tell_first(asyncio.get_running_loop().time())
-        exchange.call.begin_stream(200, build_headers(exchange, content_type) + _STREAM_HEADERS)
+        if exchange.call.streaming:
+            return build_late_headers(exchange) + out
+        exchange.call.begin_stream(200, build_headers(exchange, content_type) + STREAM_HEADERS)
+        return out
 
     def _read_early_end(self, exchange: Exchange, meter: Meter) -> Answer | None:
         """An error that came as the first event, as the answer with a status that it should have been.
@@ -253,11 +260,12 @@ class Relay:
         Raises:
             CallerLeft: it left in the middle.
         """
-        if exchange.call.streaming and meter.error is not None and meter.error_told:
+        committed = exchange.tries.content_sent
+        if committed and meter.error is not None and meter.error_told:
             self._settle(exchange, meter)  # it left because of the error, as clients do
             finish(exchange, UpstreamError("the target ended its stream with an error"))
             return
-        if not exchange.call.streaming or meter.error is not None or not meter.ended_well:
+        if not committed or meter.error is not None or not meter.ended_well:
             raise self._leave(exchange, meter) from None
         self._settle(exchange, meter)
         finish(exchange, None)
@@ -332,12 +340,12 @@ class Relay:
             body = exchange.dialect.encode_error(error)
             return Answer(error.status, JSON_TYPE, body, error_code=error.code)
         if exchange.dialect.read_error(answer.body) is None:
-            text = _redact(answer.body, secret)[:ERROR_TEXT_MAX].decode("utf-8", "replace").strip()
+            text = redact(answer.body, secret)[:ERROR_TEXT_MAX].decode("utf-8", "replace").strip()
             body = exchange.dialect.encode_error(
                 UpstreamError(f"the target {target} answered {answer.status}: {text or 'no explanation'}")
             )
         else:
-            body = _redact(answer.body, secret)
+            body = redact(answer.body, secret)
         return Answer(answer.status, JSON_TYPE, body, answer.retry_after, code)
 
     def send_whole(self, exchange: Exchange, answer: Answer) -> None:
@@ -354,43 +362,3 @@ class Relay:
         if error.status == 401:
             headers += "www-authenticate: Bearer\r\n"
         exchange.call.respond(error.status, headers, body)
-
-
-def refuse_compressed(connection: Connection) -> None:
-    """Raises UpstreamProtocol for an answer that was compressed although we asked for a plain one."""
-    encoding = connection.header(b"content-encoding").strip().lower()
-    if encoding not in (b"", b"identity"):
-        raise UpstreamProtocol(
-            f"the target compressed its answer ({encoding.decode('latin-1')[:20]}) though asked not to"
-        )
-
-
-def read_answer(connection: Connection, body: bytes) -> Answer:
-    """A connection's complete answer."""
-    status = connection.status
-    retry_after = connection.header(b"retry-after") if status >= 400 else b""
-    length = connection.header(JSON_LENGTH)
-    return Answer(status, connection.header(b"content-type"), body, retry_after, json_length=length)
-
-
-def build_headers(exchange: Exchange, content_type: bytes) -> str:
-    """The header lines that every answer has: all others of a target stay behind."""
-    headers = (
-        f"content-type: {content_type.decode('latin-1')}\r\n"
-        f"x-request-id: {exchange.id}\r\n"
-        f"x-forebay-attempts: {exchange.attempts}\r\n{exchange.limit_headers}"
-    )
-    if exchange.asked_model and exchange.attempts:
-        headers += f"x-forebay-answered-by: {exchange.model}\r\n"
-    if exchange.dialect.is_foreign:
-        headers += exchange.dialect.name_headers(exchange.id, exchange.limit_headers, exchange.at_ns)
-    return headers
-
-
-def hide_secret(body: bytes, secret: bytes) -> bytes:
-    """A good answer; where it is no JSON object, such as a page, without credentials that it repeats."""
-    return body if body.startswith(b"{") else _redact(body, secret)
-
-
-def _redact(body: bytes, secret: bytes) -> bytes:
-    return body.replace(secret, b"[redacted]") if secret else body

@@ -31,6 +31,7 @@ from forebay.gateway.plan import Plan
 from forebay.gateway.quota import Quota
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Relay
+from forebay.gateway.silence import Silence
 from forebay.gateway.speaking import new_meter
 from forebay.gateway.succession import Succession
 from forebay.net.connection import ALL, SOME, Connection
@@ -71,6 +72,7 @@ class Service:
         self._relay = Relay(clock)
         self._ending = Ending(self._relay, recorder, clock, worker)
         self._attempter = Attempter(self._chooser, self._relay, self._ending, self.memory, clock)
+        self._silence = Silence(clock)
         self._clock = clock
         self._monotonic_ns = clock.monotonic_ns
         self._id_prefix = id_prefix
@@ -248,12 +250,17 @@ class Service:
     # --- all requests ---------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Looks at everything in flight: who is too late.  To be called every `SWEEP_S`."""
+        """Looks at everything in flight: who is too late, and who has heard nothing for long.
+
+        To be called every `SWEEP_S`.
+        """
         now_ns, now = self._monotonic_ns(), self._loop.time()
         for exchange in tuple(self.active):
             # Stuck on the caller: the client's sweep, which ends an attempt and no more, does not see that.
             late = exchange.call.is_behind and exchange.deadline and now > exchange.deadline + 2 * SWEEP_S
-            if exchange.reading:
+            if exchange.stream:
+                self._silence.look(exchange, now)
+            elif exchange.reading:
                 late = exchange.is_body_late(now_ns)
             if late and exchange.task is not None:
                 exchange.task.cancel()

@@ -44,6 +44,7 @@ class MessagesDialect:
     """`POST /v1/messages`; `forebay.gateway.dialect.Dialect` says what each part is for."""
 
     ERROR_START = b'{"type":"error"'
+    KEEP_ALIVE = b'event: ping\ndata: {"type": "ping"}\n\n'
     is_foreign = True
 
     def read_request(self, body: bytes) -> MessagesView:
@@ -113,6 +114,9 @@ class MessagesDialect:
 
     def encode_error_event(self, error: ForebayError) -> bytes:
         return anthropic_errors.encode_error_event(error)
+
+    def wrap_error_event(self, body: bytes) -> bytes:
+        return b"event: error\ndata: " + openai.flatten(body) + b"\n\n"
 
     def name_headers(self, request_id: str, limits: str, wall_ns: int) -> str:
         """Header lines of every answer: the request's id and the limits, as Anthropic names them.

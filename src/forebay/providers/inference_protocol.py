@@ -58,6 +58,7 @@ class InferenceDialect:
     """
 
     ERROR_START = openai.ERROR_START
+    KEEP_ALIVE = b""
     is_foreign = False
 
     name_headers = staticmethod(openai.name_headers)
@@ -129,3 +130,6 @@ class InferenceDialect:
 
     def encode_error_event(self, error: ForebayError) -> bytes:
         return openai.encode_error_event(error)
+
+    def wrap_error_event(self, body: bytes) -> bytes:
+        return openai.wrap_error_event(body)

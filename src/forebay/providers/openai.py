@@ -24,6 +24,7 @@ from forebay.providers.openai_usage import estimate_tokens as estimate_tokens
 from forebay.providers.openai_usage import read_usage
 
 ERROR_START = b'{"error"'  #: how some engines begin an answer whose status says 200
+KEEP_ALIVE = b": keep-alive\n\n"  #: a comment
 is_foreign = False  #: no other header than those that every answer has
 
 JOINED_MAX_BYTES = 64 * 1024  #: a body up to this size is copied where it is changed; a larger one is not
@@ -263,6 +264,16 @@ def encode_error(error: ForebayError) -> bytes:
 def encode_error_event(error: ForebayError) -> bytes:
     """The error as an event inside a stream that has already begun."""
     return b"data: " + encode_error(error) + b"\n\n"
+
+
+def wrap_error_event(body: bytes) -> bytes:
+    """A whole error answer as an event inside a stream that has already begun."""
+    return b"data: " + flatten(body) + b"\n\n"
+
+
+def flatten(body: bytes) -> bytes:
+    """JSON on one line, as clients expect it of an event, which by the grammar may have several."""
+    return msgspec.json.format(body, indent=-1) if b"\n" in body or b"\r" in body else body
 
 
 def encode_model_list(models: list[tuple[str, int, str]]) -> bytes:

@@ -52,6 +52,7 @@ class ScoresDialect:
     """`POST /v1/rerank`, `POST /v1/score`; `forebay.gateway.dialect.Dialect` says what each part is for."""
 
     ERROR_START = openai.ERROR_START
+    KEEP_ALIVE = b""
     is_foreign = False
 
     check_context = staticmethod(openai.check_context)
@@ -114,3 +115,6 @@ class ScoresDialect:
 
     def encode_error_event(self, error: ForebayError) -> bytes:
         return openai.encode_error_event(error)
+
+    def wrap_error_event(self, body: bytes) -> bytes:
+        return openai.wrap_error_event(body)

@@ -5,7 +5,7 @@ while its caller waits.  What was stored with a provider's account would be open
 to every other target.  Where the target speaks the same, bodies pass untouched but for that.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -69,6 +69,7 @@ class ResponsesDialect:
     """`POST /v1/responses`; `forebay.gateway.dialect.Dialect` says what each part is for."""
 
     ERROR_START = openai.ERROR_START
+    KEEP_ALIVE = openai.KEEP_ALIVE
     is_foreign = False
 
     check_context = staticmethod(openai.check_context)
@@ -159,11 +160,17 @@ class ResponsesDialect:
         return ResponsesMeter(event_max_bytes=event_max_bytes)
 
     def encode_error_event(self, error: ForebayError) -> bytes:
-        """As OpenAI tells it (flat, though its clients read it nested as well); its place is not known."""
-        told = error.describe()
-        flat = {"type": "error", "sequence_number": 0, "code": told["code"] or told["type"]}
-        flat |= {"message": told["message"], "param": told["param"], "error": told}
-        return b"event: error\ndata: " + msgspec.json.encode(flat) + b"\n\n"
+        return _build_error_event(error.describe())
+
+    def wrap_error_event(self, body: bytes) -> bytes:
+        return _build_error_event(msgspec.json.decode(self.read_error(body) or b"{}"))
+
+
+def _build_error_event(told: dict[str, Any]) -> bytes:
+    """As OpenAI tells it (flat, though its clients read it nested as well); its place is not known."""
+    flat = {"type": "error", "sequence_number": 0, "code": told.get("code") or told.get("type")}
+    flat |= {"message": told.get("message"), "param": told.get("param"), "error": told}
+    return b"event: error\ndata: " + msgspec.json.encode(flat) + b"\n\n"
 
 
 def _read_length(body: bytes) -> bytes:
