@@ -1,4 +1,4 @@
-"""Those of one worker that wait for one limit, and what is known of when it has room.
+"""Those of one worker that wait for one thing; of a limit, what is known of when it has room.
 
 Whoever is first is woken when the limit may have room for it, and asks for all; the others sleep.  So however
 many wait, one timer runs and one request asks.  It holds no units and sends nothing.
@@ -66,21 +66,11 @@ class Waiter:
 
 
 class Line:
-    """See the module.
+    """Those that wait for one thing, whatever it is."""
 
-    Attributes:
-        yields_next: the next place that is freed is for those that wait at another worker.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, lease: Lease, rules: QueueRules) -> None:
-        self.lease = lease
+    def __init__(self, rules: QueueRules) -> None:
         self.queue = FairQueue(entries_max=rules.requests_max, tenant_max=rules.tenant_requests_max)
-        self.yields_next = False
-        self._loop = loop
         self._waiters: dict[Entry, Waiter] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._known_at = NEVER  # when the units below are there, as far as is known
-        self._known_units = 0
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -90,10 +80,8 @@ class Line:
         entry = self.queue.first()
         return None if entry is None else self._waiters[entry]
 
-    # --- who waits ------------------------------------------------------------------------------------------
-
-    def join(self, waiter: Waiter, units: int) -> Full | None:
-        entry = Entry(waiter.rank, waiter.name_tenant(self.lease.limit), units, waiter.number)
+    def join(self, waiter: Waiter, tenant: str, units: int) -> Full | None:
+        entry = Entry(waiter.rank, tenant, units, waiter.number)
         full = self.queue.add(entry)
         if full is None:
             self._waiters[entry] = waiter
@@ -104,13 +92,42 @@ class Line:
         """Its turn is another's."""
         entry = waiter.entry
         assert entry is not None
-        was_first = self.queue.first() is entry
         if is_served:
             self.queue.take(entry)
         else:
             self.queue.remove(entry)
         del self._waiters[entry]
         waiter.entry = waiter.line = None
+
+    def wake_all(self) -> None:
+        for waiter in self._waiters.values():
+            waiter.wake()
+
+    def list_waiters(self) -> list[Waiter]:
+        return list(self._waiters.values())
+
+
+class LimitLine(Line):
+    """See the module.
+
+    Attributes:
+        yields_next: the next place that is freed is for those that wait at another worker.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, lease: Lease, rules: QueueRules) -> None:
+        super().__init__(rules)
+        self.lease = lease
+        self.yields_next = False
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._known_at = NEVER  # when the units below are there, as far as is known
+        self._known_units = 0
+
+    # --- who waits ------------------------------------------------------------------------------------------
+
+    def leave(self, waiter: Waiter, *, is_served: bool) -> None:
+        was_first = self.first is waiter
+        super().leave(waiter, is_served=is_served)
         if not self._waiters:
             self.close()
         elif was_first:
@@ -126,13 +143,6 @@ class Line:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(max(SOON_S, seconds), self.wake_first)
-
-    def wake_all(self) -> None:
-        for waiter in self._waiters.values():
-            waiter.wake()
-
-    def list_waiters(self) -> list[Waiter]:
-        return list(self._waiters.values())
 
     def close(self) -> None:
         if self._timer is not None:

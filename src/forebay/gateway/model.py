@@ -214,6 +214,7 @@ class Exchange:
     model = ""
     plan: tuple[TargetState, ...] | None = None  #: where it goes; None: as the route lists them
     progress: Progress | None = None  #: of the body, while it comes
+    queued_ns = 0  #: of `waited_ns`, for room in limits and at places
     reading = True  #: the body is still coming
     recorded = False
     reservation: list[tuple[Any, int, int]] | None = None  #: `quota` explains it
@@ -231,6 +232,7 @@ class Exchange:
     usage_source = UsageSource.NONE
     target_state: TargetState  #: of the current attempt, the first one before any was made; once admitted
     tries = UNTRIED
+    turn: Any = None  #: where it stands in the line for a place; `crowd` explains it
     view: RequestView
     waited_ns = 0  #: for the target and the caller
 

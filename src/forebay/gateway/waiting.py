@@ -8,19 +8,20 @@ ends.  Whoever does not allow it to wait is refused as if there were no lines.
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from forebay.core.errors import Draining, RateLimited
 from forebay.core.keys import PRIORITIES
 from forebay.core.limits import QueueRules
 from forebay.gateway.ending import DRAINING
 from forebay.gateway.lease import Lease
-from forebay.gateway.line import NEVER, PLACE_S, Line, Waiter
+from forebay.gateway.line import NEVER, PLACE_S, LimitLine, Waiter
 from forebay.gateway.model import Exchange
 from forebay.gateway.plan import Plan, explain_shortage
 from forebay.gateway.policy.fairness import Full
 
 HEADER = b"x-forebay-wait"
+WAITED = "x-forebay-waited-ms"
 NO_WAITING = QueueRules(wait_max_s=0.0)
 YIELD_S = 2 * PLACE_S  #: for another worker to take the place that it was given
 SERVED, EXPIRED, TOO_LONG, FULL, ENDED = "served", "expired", "too_long", "full", "ended"
@@ -42,7 +43,7 @@ class Waits:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, count_need: CountNeed) -> None:
-        self.lines: dict[Lease, Line] = {}
+        self.lines: dict[Lease, LimitLine] = {}
         self.counts = [0] * len(PRIORITIES)
         self._by_project: Counter[str] = Counter()
         self._loop = loop
@@ -139,12 +140,13 @@ class Waits:
     def _begin(self, exchange: Exchange, waiter: Waiter, error: RateLimited, now_s: float) -> None:
         """From now on it waits, if it may.  Raises RateLimited."""
         rules = self._rules
-        asked = exchange.call.headers.get(HEADER) if rules.wait_max_s else None
         allowed_s = rules.default_wait_s[waiter.rank]
-        if asked is not None:
-            if _SECONDS.fullmatch(asked) is None:
-                raise _add(error, f"it did not wait, for `{HEADER.decode()}` is not a number of seconds")
-            allowed_s = float(asked)
+        if rules.wait_max_s:
+            try:
+                named_s = read_wait_s(exchange.call.headers)
+            except ValueError as why:
+                raise _add(error, f"it did not wait, for {why}") from None
+            allowed_s = allowed_s if named_s is None else named_s
         allowed_s = min(allowed_s, rules.wait_max_s)
         if allowed_s <= 0 or self._closing:
             raise error
@@ -153,12 +155,12 @@ class Waits:
         self._number += 1
         waiter.number = self._number
 
-    def _join(self, waiter: Waiter, lease: Lease, units: int, error: RateLimited) -> Line:
+    def _join(self, waiter: Waiter, lease: Lease, units: int, error: RateLimited) -> LimitLine:
         """It waits in the line of this limit, and in no other."""
         line = self.lines.get(lease)
         if line is not None and waiter.line is line:
             return line
-        if waiter.line is not None:
+        if isinstance(waiter.line, LimitLine):
             if waiter.line.first is waiter:
                 waiter.passed += (waiter.line.lease,)
             self._leave(waiter)
@@ -172,8 +174,8 @@ class Waits:
             raise self._give_up(waiter, error, FULL, words)
         line = self.lines.get(lease)
         if line is None:
-            line = Line(self._loop, lease, self._rules)
-        full = line.join(waiter, units)
+            line = LimitLine(self._loop, lease, self._rules)
+        full = line.join(waiter, waiter.name_tenant(lease.limit), units)
         if full is not None:
             raise self._give_up(waiter, error, FULL, self._explain_full(full))
         self.lines[lease] = line
@@ -185,7 +187,7 @@ class Waits:
 
     def _leave(self, waiter: Waiter, *, is_served: bool = False) -> None:
         line = waiter.line
-        if line is None:
+        if not isinstance(line, LimitLine):
             return
         self.counts[waiter.rank] -= 1
         self._by_project[waiter.project] -= 1
@@ -202,8 +204,7 @@ class Waits:
         if waiter.timer is not None:
             waiter.timer.cancel()
             waited_s = self._loop.time() - waiter.begun_s
-            exchange.waited_ns += int(waited_s * 1e9)
-            exchange.limit_headers += f"x-forebay-waited-ms: {int(waited_s * 1000)}\r\n"
+            tell_waited(exchange, waited_s)
         if waiter.begun_s != NEVER:
             result = SERVED if is_served else waiter.result or ENDED
             exchange.state.cells.count_wait(PRIORITIES[waiter.rank], result, waited_s)
@@ -275,6 +276,25 @@ class Waits:
         self._closing = True
         for line in self.lines.values():
             line.wake_all()
+
+
+def read_wait_s(headers: Mapping[bytes, bytes]) -> float | None:
+    """How long a caller says that its request may wait; None where it says nothing.  Raises ValueError."""
+    asked = headers.get(HEADER)
+    if asked is None:
+        return None
+    if _SECONDS.fullmatch(asked) is None:
+        raise ValueError(f"`{HEADER.decode()}` is not a number of seconds")
+    return float(asked)
+
+
+def tell_waited(exchange: Exchange, waited_s: float) -> None:
+    """Puts a wait on the record, and tells the caller of all of them together."""
+    waited_ns = int(waited_s * 1e9)
+    exchange.waited_ns += waited_ns
+    exchange.queued_ns += waited_ns
+    lines = [line for line in exchange.limit_headers.splitlines(keepends=True) if not line.startswith(WAITED)]
+    exchange.limit_headers = f"{''.join(lines)}{WAITED}: {exchange.queued_ns // 1_000_000}\r\n"
 
 
 def _rank(exchange: Exchange) -> int:

@@ -4,6 +4,7 @@ It absorbs what happened and decides nothing.  Times are seconds of one clock, h
 seen for `STALE_S` is unknown, which is neither fast nor idle.
 """
 
+from collections.abc import Callable
 from math import exp
 
 STALE_S = 30.0  #: after which a measured time says nothing any more
@@ -15,6 +16,7 @@ EJECT_S, EJECT_MAX_S = 10.0, 300.0  #: twice as long each time
 BUSY_S = 1.0  #: that a replica is left alone after a refusal which names no time
 BYTES_PER_TOKEN = 4  #: of a request's body
 OUTPUT_MIN = 16  #: tokens of an answer that say how long each takes; of fewer, the ends take most of it
+TINY = 1e-9  #: what sums of shares may be off
 OUTPUT_GUESS = 256  #: tokens of an answer, where nobody has estimated it
 
 
@@ -125,6 +127,25 @@ class PoolLoad(Pace):
         by_requests, by_tokens = requests * self._per_request, tokens * self._per_token
         return self.size - len(unfit), max(0.0, self.used_of_all - max(by_requests, by_tokens))
 
+    def has_room(self, now: float) -> bool:
+        """Whether one more request would not exceed what its replicas in service serve at once.
+
+        Of tokens, the one that fills it may.
+        """
+        requests, tokens, part = self.requests, self.tokens, 1.0
+        if now < self.unfit_until:
+            unfit = [each for each in self.unfit if now < each.unfit_until]
+            if 0 < len(unfit) < self.size:
+                requests -= sum(each.requests for each in unfit)
+                tokens -= sum(each.tokens for each in unfit)
+                part -= len(unfit) / self.size
+        return (requests + 1) * self._per_request <= part + TINY and tokens * self._per_token < part
+
+    @property
+    def requests_share(self) -> float:
+        """The requests that it serves well at once, as far as they are this worker's; 0 if nobody knows."""
+        return 1 / self._per_request if self._per_request else 0.0
+
     def _look_who_is_fit(self, now: float) -> None:
         fit, lost = self.compute_fit(now)
         self.used = (self.used_of_all - lost) * self.size / fit
@@ -152,9 +173,22 @@ class PoolLoad(Pace):
 
 
 class ReplicaLoad(Pace):
-    """Of one replica."""
+    """Of one replica.
 
-    __slots__ = ("ejected_until", "ejections", "failures", "pools", "requests", "retry_at", "tokens")
+    Attributes:
+        on_end: told that a request has ended there, once all counts say so.
+    """
+
+    __slots__ = (
+        "ejected_until",
+        "ejections",
+        "failures",
+        "on_end",
+        "pools",
+        "requests",
+        "retry_at",
+        "tokens",
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,6 +197,7 @@ class ReplicaLoad(Pace):
         self.ejections = 0
         self.ejected_until = self.retry_at = 0.0
         self.pools: list[PoolLoad] = []  #: that count it
+        self.on_end: Callable[[ReplicaLoad, float], None] | None = None
 
     def begin(self, tokens: int, now: float) -> None:
         """A request has been sent to it.  Each is ended once."""
@@ -176,6 +211,8 @@ class ReplicaLoad(Pace):
         self.tokens -= tokens
         for pool in self.pools:
             pool.change(-1, -tokens, now)
+        if self.on_end is not None:
+            self.on_end(self, now)
 
     def tell_first(self, seconds: float, now: float) -> None:
         """The first token of an answer has come."""
