@@ -15,7 +15,8 @@ from forebay.gateway.policy.load import (
     PoolLoad,
     ReplicaLoad,
 )
-from forebay.gateway.policy.route import Reason, find_ill
+from forebay.gateway.policy.pick import find_ill
+from forebay.gateway.policy.want import Reason
 
 
 def test_counts_close_also_over_a_change_of_the_table() -> None:
@@ -174,7 +175,7 @@ def test_a_refusal_leaves_a_replica_alone_as_long_as_it_says() -> None:
 def test_our_own_limit_of_connections_is_no_refusal() -> None:
     load, pool = ReplicaLoad(), PoolLoad(2)
     load.pools.append(pool)
-    load.refuse(10.0, FULL_S)
+    load.leave_alone(10.0, FULL_S)
     assert find_ill(load, 10.0 + FULL_S / 2) is Reason.BUSY
     assert find_ill(load, 10.0 + FULL_S) is None
     assert pool.compute_pressure(10.0) == 0

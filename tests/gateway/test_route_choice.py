@@ -20,17 +20,14 @@ from forebay.core.keys import PRIORITIES, TIERS
 from forebay.core.routes import CAPABILITIES, Choosing, Order
 from forebay.gateway.policy.fleet import Fleet, Group, Member, compute_mask
 from forebay.gateway.policy.load import STALE_S, PoolLoad, ReplicaLoad
+from forebay.gateway.policy.pick import LOAD_CAP, find_ill, list_unfit, pick_member
 from forebay.gateway.policy.route import (
-    LOAD_CAP,
     Plan,
     Reason,
     Want,
     choose,
     choose_first,
-    find_ill,
     find_lack,
-    list_unfit,
-    pick_member,
 )
 
 NOW = 1000.0

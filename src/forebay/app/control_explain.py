@@ -20,7 +20,7 @@ from forebay.gateway.loads import Loads
 from forebay.gateway.policy.explain import Candidate, Explained, explain, explain_barred, explain_listed
 from forebay.gateway.policy.fleet import Fleet, Group, compute_mask
 from forebay.gateway.policy.load import OUTPUT_GUESS
-from forebay.gateway.policy.route import Want
+from forebay.gateway.policy.want import Want
 from forebay.providers.translators import can_answer
 
 ModelName = Annotated[str, StringConstraints(min_length=1, max_length=128)]

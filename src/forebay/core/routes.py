@@ -80,6 +80,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     distance_s: float = 0.0  #: of the network from here, both ways
     price_usd_per_mtok: float | None = None  #: for choosing alone; the bill has its own
     weight: float | None = None  #: its share among those of its tier, instead of what load would say
+    shares_quota: bool = False  #: a 429 of it speaks of all targets of its address and `api_key`
+    slow_start_s: float = 10.0  #: in which it comes to its full share when it is new or has come back
 
 
 #: What a request may need beyond text, and a place may lack.
@@ -101,6 +103,9 @@ class Affinity(StrEnum):
     NONE = "none"
 
 
+QUEUE_WAITS_S: Final = (1.0, 5.0, 60.0)  #: see `Choosing.queue_waits_max_s`
+
+
 class Choosing(msgspec.Struct, frozen=True, kw_only=True):
     """How a route's targets are chosen."""
 
@@ -109,6 +114,7 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
     prefix_bytes: int = 256  #: of a prompt that count as its beginning
     spill_at: float = 0.8  #: of a tier's capacity, from where on requests spill to the next one
     price_s_per_usd: float = 0.0  #: seconds of waiting that a USD per million tokens is worth
+    queue_waits_max_s: tuple[float, float, float] = QUEUE_WAITS_S  #: in engines, by class as in `PRIORITIES`
 
 
 class Masking(msgspec.Struct, frozen=True, kw_only=True):

@@ -150,7 +150,8 @@ class Chooser:
         if load is not None and answer.status in FAILED_STATUSES:
             _blame(exchange, load, now)
         elif load is not None and answer.status in BUSY_STATUSES:
-            load.refuse(now, _read_retry_after_s(answer.retry_after))
+            of_account = answer.status == 429
+            load.refuse(now, _read_retry_after_s(answer.retry_after), of_account=of_account)
         if not exchange.is_plan_whole:
             self._complete(exchange)
         step = choose_after_status(exchange.tries, answer.status)
@@ -193,7 +194,7 @@ class Chooser:
         if load is None or error.fault is not Fault.TARGET or error.next is Next.RETRY_HERE:
             return
         if isinstance(error, ConnectionsExhausted):
-            load.refuse(self._get_time(), FULL_S)
+            load.leave_alone(self._get_time(), FULL_S)
         else:
             load.fail(self._get_time())
 
@@ -307,5 +308,5 @@ def _blame(exchange: Exchange, load: ReplicaLoad, now: float) -> None:
         exchange.blamed = load
         load.fail(now)
     elif first is not load and not exchange.is_cleared:
-        first.forgive()
+        first.forgive(now)
         exchange.is_cleared = True

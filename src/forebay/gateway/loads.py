@@ -1,22 +1,27 @@
-"""What this worker's requests say of each place, over snapshots: who serves how much, and how fast.
+"""What is known of each place, over snapshots: who serves how much, and how fast.
 
 It owns the counts that choosing reads.  A place is an address, a model's name there and whose account pays:
-models that share one share its counts.  It never chooses, and it never asks a place anything.
+models that share one share its counts.  Its own requests it sees at once; what the other workers have there,
+what was said to them, and what engines say of themselves it is told over the board (`board`), and while
+nobody tells it anything each worker takes its share of every capacity for the whole.  It never chooses, and
+it never asks a place anything.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from urllib.parse import urlsplit
 
+from forebay.core.engine_load import ENGINE_STALE_S, EngineLoad
 from forebay.core.routes import Order, Route, RouteTable, Target
+from forebay.gateway.policy.account import Account
 from forebay.gateway.policy.fleet import Group, GroupKey, Member, make_group_key
 from forebay.gateway.policy.load import PoolLoad, ReplicaLoad
+from forebay.gateway.policy.told import tell_pool
 
 Place = tuple[str, str, str | None]  #: address, the model's name there, and where its key is found
+AccountKey = tuple[str, str, str | None]  #: scheme, host and port, and where its key is found
 PoolKey = tuple[object, ...]
-PART_REQUESTS = (
-    1.5  #: that are a worker's share at least; one of them fills no more than any class leaves free
-)
-PART_TOKENS = 8192.0  #: likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +31,11 @@ class Counts:
     replicas: dict[Place, ReplicaLoad]
     pools: dict[PoolKey, PoolLoad]
     members: dict[PoolKey, tuple[ReplicaLoad, ...]]  #: of each pool, each once
+    targets: Mapping[str, ReplicaLoad]  #: by a target's id
+    accounts: dict[AccountKey, Account]
+    users: dict[Place, AccountKey]  #: places that use up an account's quota
+    slow_s: dict[Place, float]
+    workers: int  #: between whom capacity is shared while each sees its own requests alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +51,12 @@ class Loads:
     """See the module."""
 
     def __init__(self) -> None:
-        self._counts = Counts(replicas={}, pools={}, members={})
+        self._counts = Counts(
+            replicas={}, pools={}, members={}, targets={}, accounts={}, users={}, slow_s={}, workers=1
+        )
+        self._seen_workers = 1  #: whose requests it sees, itself among them
+        self.by_id: dict[int, ReplicaLoad] = {}  #: places, by the names that workers have for them
+        self.accounts: dict[int, Account] = {}  #: likewise
 
     def follow(self, table: RouteTable, workers: int) -> FleetParts:
         """What will be counted under a table, with what is known of places that stay.
@@ -49,52 +64,121 @@ class Loads:
         It changes nothing: until `commit`, the counts of the table before are fed.
 
         Args:
-            workers: between whom a place's capacity is shared, for each sees its own requests alone.
+            workers: between whom a place's capacity is shared while each sees its own requests alone.
         """
         chosen = [route for route in table.routes if is_chosen(route)]
         known = self._counts
-        places = {_find_place(target) for route in chosen for target in route.targets}
-        replicas = {place: known.replicas.get(place) or ReplicaLoad() for place in places}
-        counts = Counts(replicas=replicas, pools={}, members={})
+        targets = {find_place(target): target for route in chosen for target in route.targets}
+        replicas = {place: known.replicas.get(place) or ReplicaLoad(_name(place)) for place in targets}
+        pools: dict[PoolKey, PoolLoad] = {}
+        members: dict[PoolKey, tuple[ReplicaLoad, ...]] = {}
         groups = {}
+        share = max(1.0, workers / self._seen_workers)
         for route in chosen:
             found: dict[GroupKey, list[Member]] = {}
             for index, target in enumerate(route.targets):
-                easy = int((target.requests_max or 0) / workers / 2)
-                member = Member(index, target, replicas[_find_place(target)], easy)
+                easy = (target.requests_max or 0) / 2
+                member = Member(index, target, replicas[find_place(target)], easy)
                 found.setdefault(make_group_key(target), []).append(member)
             made = []
             for key, group in found.items():
-                where = tuple(_find_place(member.target) for member in group)
-                capacity = _compute_capacity(group, workers)
+                where = tuple(find_place(member.target) for member in group)
+                capacity = _compute_capacity(group)
                 pool_key: PoolKey = (key, where, capacity)
-                if pool_key not in counts.pools:
-                    members = tuple(dict.fromkeys(member.load for member in group))
-                    counts.members[pool_key] = members
-                    counts.pools[pool_key] = known.pools.get(pool_key) or PoolLoad(len(members), *capacity)
-                made.append(Group(group, counts.pools[pool_key]))
+                if pool_key not in pools:
+                    loads = tuple(dict.fromkeys(member.load for member in group))
+                    members[pool_key] = loads
+                    pools[pool_key] = known.pools.get(pool_key) or PoolLoad(len(loads), *capacity, share)
+                made.append(Group(group, pools[pool_key]))
             groups[route.model] = tuple(made)
         counted = {
-            target.id: replicas[_find_place(target)]
+            target.id: replicas[find_place(target)]
             for route in table.routes
             for target in route.targets
-            if _find_place(target) in replicas
+            if find_place(target) in replicas
         }
+        users, accounts = _find_accounts(chosen, known.accounts)
+        slow_s: dict[Place, float] = {}
+        for target in (target for route in chosen for target in route.targets):
+            place = find_place(target)
+            slow_s[place] = max(slow_s.get(place, 0.0), target.slow_start_s)
+        counts = Counts(
+            replicas=replicas,
+            pools=pools,
+            members=members,
+            targets=counted,
+            accounts=accounts,
+            users=users,
+            slow_s=slow_s,
+            workers=workers,
+        )
         return FleetParts(replicas=counted, groups=groups, counts=counts)
 
-    def commit(self, parts: FleetParts) -> None:
+    def commit(self, parts: FleetParts, now: float | None = None) -> None:
         """From now on these are counted.  To be called once nothing can fail any more: what is in flight ends
-        under the counts that are fed."""
-        counts = parts.counts
-        for replica in counts.replicas.values():
+        under the counts that are fed.
+
+        Args:
+            now: the loop's time, from which on places start slowly that no table before had; None for none.
+        """
+        counts, before = parts.counts, self._counts
+        new = [load for place, load in counts.replicas.items() if place not in before.replicas]
+        for place, replica in counts.replicas.items():
             replica.pools = []
+            replica.slow_s = counts.slow_s[place]
+            replica.account = counts.accounts[counts.users[place]] if place in counts.users else None
+        for account in counts.accounts.values():
+            account.users = [load for load in counts.replicas.values() if load.account is account]
         for pool_key, pool in counts.pools.items():
             members = counts.members[pool_key]
-            if pool_key not in self._counts.pools:
+            if pool_key not in before.pools:
                 _fill(pool, members)
             for replica in members:
                 replica.pools.append(pool)
         self._counts = counts
+        self.by_id = {replica.id: replica for replica in counts.replicas.values()}
+        self.accounts = {account.id: account for account in counts.accounts.values()}
+        self._share()
+        if now is not None and before.replicas:
+            for replica in new:
+                replica.start_slowly(now, now)
+
+    # --- what is told ---------------------------------------------------------------------------------------
+
+    def see_workers(self, count: int) -> None:
+        """The requests of so many workers are known, this one among them; 1 while it knows its own alone."""
+        if count != self._seen_workers:
+            self._seen_workers = count
+            self._share()
+
+    def _share(self) -> None:
+        workers = max(1.0, self._counts.workers / self._seen_workers)
+        for pool in self._counts.pools.values():
+            pool.set_workers(workers)
+            pool.set_counts(pool.requests, pool.tokens)
+
+    def forget_others(self, now: float) -> None:
+        """Nobody tells any more what the other workers have."""
+        self.see_workers(1)
+        for replica in self.by_id.values():
+            replica.set_others(0, 0, now)
+
+    def hear_engine(self, load: EngineLoad, at: float, now: float) -> None:
+        """What an engine said of itself at a moment."""
+        replica = self._counts.targets.get(load.target_id)
+        if replica is not None and at >= replica.engine_at:
+            replica.hear_engine(load, at, at + ENGINE_STALE_S, now)
+
+    def sweep(self, now: float) -> None:
+        """Lets what is too old be unknown.  To be called some times a second."""
+        counts = self._counts
+        for replica in counts.replicas.values():
+            if replica.engine is not None and now > replica.engine_at + ENGINE_STALE_S:
+                replica.hear_engine(None, replica.engine_at, 0.0, now)
+        for pool_key, pool in counts.pools.items():
+            members = counts.members[pool_key]
+            if pool.told is not None or any(each.engine or each.account for each in members):
+                tell_pool(pool, members, now)
 
 
 def is_chosen(route: Route) -> bool:
@@ -102,24 +186,42 @@ def is_chosen(route: Route) -> bool:
     return route.choosing.order is Order.LOAD and len(route.targets) > 1
 
 
-def _find_place(target: Target) -> Place:
+def find_place(target: Target) -> Place:
     return target.url, target.model, target.api_key
 
 
-def _compute_capacity(group: list[Member], workers: int) -> tuple[float, float]:
-    """A worker's share of what a group serves well at once; 0 for what is not known of all of it."""
-    places = {_find_place(member.target): member.target for member in group}  # each counts once
+def find_account(target: Target) -> AccountKey:
+    parts = urlsplit(target.url)
+    return parts.scheme, parts.netloc.rpartition("@")[2].lower(), target.api_key
+
+
+def _find_accounts(
+    routes: Iterable[Route], known: Mapping[AccountKey, Account]
+) -> tuple[dict[Place, AccountKey], dict[AccountKey, Account]]:
+    users = {
+        find_place(target): find_account(target)
+        for route in routes
+        for target in route.targets
+        if target.shares_quota
+    }
+    keys = dict.fromkeys(users.values())
+    return users, {key: known.get(key) or Account(_name(key)) for key in keys}
+
+
+def _name(what: tuple[str | None, ...]) -> int:
+    """The same in every worker, and unlike any other in all that a table can hold."""
+    return int.from_bytes(blake2b(repr(what).encode(), digest_size=8).digest())
+
+
+def _compute_capacity(group: list[Member]) -> tuple[float, float]:
+    """What a group serves well at once; 0 for what is not known of all of it."""
+    places = {find_place(member.target): member.target for member in group}  # each counts once
     requests = [target.requests_max for target in places.values()]
     tokens = [target.tokens_max for target in places.values()]
     return (
-        _share(sum(filter(None, requests)), workers, PART_REQUESTS) if all(requests) else 0.0,
-        _share(sum(filter(None, tokens)), workers, PART_TOKENS) if all(tokens) else 0.0,
+        float(sum(filter(None, requests))) if all(requests) else 0.0,
+        float(sum(filter(None, tokens))) if all(tokens) else 0.0,
     )
-
-
-def _share(capacity: int, workers: int, least: float) -> float:
-    """Never so little that one request fills it, unless it fills the whole: other workers may have none."""
-    return max(capacity / workers, min(capacity, least))
 
 
 def _fill(pool: PoolLoad, loads: Sequence[ReplicaLoad]) -> None:
@@ -128,6 +230,8 @@ def _fill(pool: PoolLoad, loads: Sequence[ReplicaLoad]) -> None:
     for load in loads:
         if load.unfit_until:
             pool.note_unfit(load, 0.0)
+        if load.slow_until:
+            pool.note_slow(load, 0.0)
     for load in loads:
         if load.first_at > pool.first_at:
             pool.first_s, pool.first_at = load.first_s, load.first_at

@@ -338,7 +338,7 @@ class Exchange:
         load.end(self.load_tokens, now)
         status = self.meant_status or self.status
         if self.recorded and status < 300 and self.broken is None and not self.left:
-            load.succeed()
+            load.succeed(now, self.attempt_at)
             output = self.tokens.output_total if self.tokens is not None else 0
             taken_s = now - self.attempt_at
             if self.first_token_ns is None and output < OUTPUT_MIN:

@@ -14,7 +14,7 @@ from forebay.core.routes import Affinity
 from forebay.gateway.model import Exchange
 from forebay.gateway.policy.fleet import Fleet, compute_mask
 from forebay.gateway.policy.load import OUTPUT_GUESS, estimate_tokens
-from forebay.gateway.policy.route import Want
+from forebay.gateway.policy.want import Want
 
 SESSION_HEADER = b"x-forebay-session"
 SESSION_MAX_BYTES = 256

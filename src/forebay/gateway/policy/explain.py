@@ -11,16 +11,11 @@ import msgspec
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import CAPABILITIES, Target
 from forebay.gateway.policy.fleet import Fleet, Group, Member
-from forebay.gateway.policy.load import STALE_S, Pace
-from forebay.gateway.policy.route import (
-    NOMINAL_S,
-    Reason,
-    Want,
-    choose,
-    compute_score,
-    find_ill,
-)
+from forebay.gateway.policy.pace import STALE_S, Pace
+from forebay.gateway.policy.pick import find_ill
+from forebay.gateway.policy.route import NOMINAL_S, choose, compute_score
 from forebay.gateway.policy.spill import compute_spill
+from forebay.gateway.policy.want import Reason, Want
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +169,12 @@ def _say(reason: Reason | None, group: Group, member: Member, want: Want, now: f
             # No count: an answer that was under way may have come since, and ended the row.
             return f"it failed too often in a row; back in {member.load.ejected_until - now:.1f} s"
         case Reason.BUSY:
-            return f"it refused requests; asked again in {member.load.retry_at - now:.1f} s"
+            shared = " of its account" if now >= member.load.word.retry_at else ""
+            return f"it refused requests{shared}; asked again in {member.load.unfit_until - now:.1f} s"
+        case Reason.COLD:
+            return "its engine is not warm yet"
+        case Reason.DOWN:
+            return "its engine says that it does not serve"
         case Reason.ENDPOINT:
             return f"its dialect, {member.target.dialect}, has no such endpoint"
         case _:

@@ -26,13 +26,14 @@ class Member:
 
     Attributes:
         index: its place among the targets of the route.
-        easy_requests: half of what it serves well: up to so many in flight it keeps what is its own.
+        easy_requests: half of what it serves well: up to so many in flight, of a worker that does not see
+            all of them its part, it keeps what is its own.
     """
 
     index: int
     target: Target
     load: ReplicaLoad
-    easy_requests: int = 0
+    easy_requests: float = 0.0
 
 
 class Ring:

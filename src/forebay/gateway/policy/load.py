@@ -1,23 +1,26 @@
-"""How full and how fast a place is, as one worker's own requests tell: counts, and means with peaks.  Pure.
+"""How full and how fast a replica is, and whether it is in service: counts, and means with peaks.  Pure.
 
-It absorbs what happened and decides nothing.  Times are seconds of one clock, handed in.  What nobody has
-seen for `STALE_S` is unknown, which is neither fast nor idle.
+Counts are this worker's own requests at once, and those of the other workers as they were told last.  It
+absorbs what happened and decides nothing.  Times are seconds of one clock, handed in.
 """
 
 from collections.abc import Callable
-from math import exp
 
-STALE_S = 30.0  #: after which a measured time says nothing any more
-PEAK_DECAY_S = 10.0  #: in which a peak falls to 37 % of what it was above the later measurements
-LEVEL_UP_S, LEVEL_DOWN_S = 0.2, 2.0  #: how fast a pool's level follows its use: up quickly, down slowly
-PRESSURE_DECAY_S = 10.0  #: likewise of refusals
+from forebay.core.engine_load import EngineLoad, EngineState
+from forebay.gateway.policy.account import Account, Word
+from forebay.gateway.policy.pace import STALE_S as STALE_S
+from forebay.gateway.policy.pace import Pace
+from forebay.gateway.policy.pool_load import PRESSURE_DECAY_S as PRESSURE_DECAY_S
+from forebay.gateway.policy.pool_load import TINY as TINY
+from forebay.gateway.policy.pool_load import PoolLoad as PoolLoad
+
 EJECT_AFTER = 5  #: failures in a row
 EJECT_S, EJECT_MAX_S = 10.0, 300.0  #: twice as long each time
 BUSY_S = 1.0  #: that a replica is left alone after a refusal which names no time
 BYTES_PER_TOKEN = 4  #: of a request's body
 OUTPUT_MIN = 16  #: tokens of an answer that say how long each takes; of fewer, the ends take most of it
-TINY = 1e-9  #: what sums of shares may be off
 OUTPUT_GUESS = 256  #: tokens of an answer, where nobody has estimated it
+SLOW_START = 0.1  #: the share of its requests that a replica gets when it is new or has come back
 
 
 def estimate_tokens(body_bytes: int, output: int = OUTPUT_GUESS) -> int:
@@ -25,177 +28,40 @@ def estimate_tokens(body_bytes: int, output: int = OUTPUT_GUESS) -> int:
     return body_bytes // BYTES_PER_TOKEN + output
 
 
-class Pace:
-    """Peak-EWMA of the time to the first token, and of the time for each further one."""
-
-    __slots__ = ("first_at", "first_s", "token_at", "token_s")
-
-    def __init__(self) -> None:
-        self.first_s = self.token_s = 0.0
-        self.first_at = self.token_at = -STALE_S * 1e6
-
-    def see_first(self, seconds: float, now: float) -> None:
-        self.first_s = _blend(self.first_s, self.first_at, seconds, now)
-        self.first_at = now
-
-    def see_token(self, seconds: float, now: float) -> None:
-        self.token_s = _blend(self.token_s, self.token_at, seconds, now)
-        self.token_at = now
-
-    def estimate(self, output_tokens: int, now: float) -> float | None:
-        """Seconds for an answer so long, without any queue; None if nothing is known of it."""
-        if now - self.first_at > STALE_S:
-            return None if now - self.token_at > STALE_S else self.token_s * output_tokens
-        if now - self.token_at > STALE_S:
-            return self.first_s
-        return self.first_s + self.token_s * output_tokens
-
-
-def _blend(known: float, known_at: float, sample: float, now: float) -> float:
-    """A peak at once; from there down by the time that has passed (as in Finagle's peak-EWMA)."""
-    if sample >= known or now - known_at > STALE_S:
-        return sample
-    return sample + (known - sample) * exp((known_at - now) / PEAK_DECAY_S)
-
-
-class PoolLoad(Pace):
-    """Of all replicas of a pool together.
-
-    Args:
-        size: how many replicas there are.
-        requests_max, tokens_max: what they serve well at once, all together; 0 if nobody knows.
-    """
-
-    __slots__ = (
-        "_per_request",
-        "_per_token",
-        "has_capacity",
-        "level",
-        "level_at",
-        "pressure",
-        "pressure_at",
-        "requests",
-        "size",
-        "tokens",
-        "unfit",
-        "unfit_until",
-        "used",
-        "used_of_all",
-    )
-
-    def __init__(self, size: int, requests_max: float = 0, tokens_max: float = 0) -> None:
-        super().__init__()
-        self.size = size
-        self.requests = self.tokens = 0
-        self._per_request = 1 / requests_max if requests_max else 0.0
-        self._per_token = 1 / tokens_max if tokens_max else 0.0
-        self.has_capacity = bool(requests_max or tokens_max)
-        self.used = 0.0  #: share of the capacity in service, more than 1 when there is a queue
-        self.used_of_all = 0.0  #: the same of all capacity
-        self.level = 0.0  #: of all capacity, as it was over the last while
-        self.level_at = 0.0
-        self.pressure = 0.0  #: share of the replicas that refused of late
-        self.pressure_at = 0.0
-        self.unfit: tuple[ReplicaLoad, ...] = ()  #: replicas that may be out of service
-        self.unfit_until = 0.0  #: the last moment at which one of them may be
-
-    def change(self, requests: int, tokens: int, now: float) -> None:
-        """Requests have begun or ended."""
-        if self.has_capacity:
-            self.level = self.compute_level(now)
-            self.level_at = now
-        self.set_counts(self.requests + requests, self.tokens + tokens)
-        if self.unfit:
-            self._look_who_is_fit(now)
-
-    def set_counts(self, requests: int, tokens: int) -> None:
-        """So many are in flight."""
-        self.requests, self.tokens = requests, tokens
-        by_requests, by_tokens = requests * self._per_request, tokens * self._per_token
-        self.used = self.used_of_all = by_requests if by_requests > by_tokens else by_tokens
-
-    def compute_fit(self, now: float) -> tuple[int, float]:
-        """How many replicas are in service, all of them if none is, for then all are tried; and what share
-        of all capacity is in use at the others."""
-        if now >= self.unfit_until:
-            return self.size, 0.0
-        unfit = [each for each in self.unfit if now < each.unfit_until]
-        if len(unfit) >= self.size:
-            return self.size, 0.0
-        requests = self.requests - sum(each.requests for each in unfit)
-        tokens = self.tokens - sum(each.tokens for each in unfit)
-        by_requests, by_tokens = requests * self._per_request, tokens * self._per_token
-        return self.size - len(unfit), max(0.0, self.used_of_all - max(by_requests, by_tokens))
-
-    def has_room(self, now: float) -> bool:
-        """Whether one more request would not exceed what its replicas in service serve at once.
-
-        Of tokens, the one that fills it may.
-        """
-        requests, tokens, part = self.requests, self.tokens, 1.0
-        if now < self.unfit_until:
-            unfit = [each for each in self.unfit if now < each.unfit_until]
-            if 0 < len(unfit) < self.size:
-                requests -= sum(each.requests for each in unfit)
-                tokens -= sum(each.tokens for each in unfit)
-                part -= len(unfit) / self.size
-        return (requests + 1) * self._per_request <= part + TINY and tokens * self._per_token < part
-
-    @property
-    def requests_share(self) -> float:
-        """The requests that it serves well at once, as far as they are this worker's; 0 if nobody knows."""
-        return 1 / self._per_request if self._per_request else 0.0
-
-    def _look_who_is_fit(self, now: float) -> None:
-        fit, lost = self.compute_fit(now)
-        self.used = (self.used_of_all - lost) * self.size / fit
-        if now >= self.unfit_until:
-            self.unfit = ()
-
-    def compute_level(self, now: float) -> float:
-        passed = now - self.level_at
-        if passed <= 0:
-            return self.level
-        used = self.used_of_all
-        return used + (self.level - used) * exp(-passed / (LEVEL_UP_S if used > self.level else LEVEL_DOWN_S))
-
-    def note_unfit(self, replica: "ReplicaLoad", now: float) -> None:
-        """A replica is out of service."""
-        still = (each for each in self.unfit if each is not replica and each.unfit_until > now)
-        self.unfit = (*still, replica)
-        self.unfit_until = max(each.unfit_until for each in self.unfit)
-        self._look_who_is_fit(now)
-
-    def compute_pressure(self, now: float) -> float:
-        if self.pressure == 0.0:
-            return 0.0
-        return self.pressure * exp(min(0.0, self.pressure_at - now) / PRESSURE_DECAY_S)
-
-
 class ReplicaLoad(Pace):
     """Of one replica.
 
     Attributes:
-        on_end: told that a request has ended there, once all counts say so.
+        on_end: told that requests have ended there, once all counts say so.
+        id: names its place to other workers.
+        requests, tokens: in flight, of all workers as far as is known.
+        others_requests, others_tokens: of these, what the other workers were told to have there.
+        unfit_until: until when it is out of service, for whatever reason.
+        slow_s: how long it takes from its return until it gets all that is its own.
+        engine: what its engine said last, while that is fresh.
     """
 
     __slots__ = (
-        "ejected_until",
-        "ejections",
-        "failures",
-        "on_end",
-        "pools",
-        "requests",
-        "retry_at",
-        "tokens",
-    )
+        "account", "ejected_for_s", "ejected_until", "ejections", "engine", "engine_at", "failures", "id",
+        "on_end", "others_requests", "others_tokens", "out_until", "pools", "requests", "slow_s",
+        "slow_until", "tokens", "unfit_until", "word",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, id: int = 0) -> None:
         super().__init__()
+        self.id = id
         self.requests = self.tokens = 0
+        self.others_requests = self.others_tokens = 0
         self.failures = 0  #: in a row
         self.ejections = 0
-        self.ejected_until = self.retry_at = 0.0
+        self.ejected_until = self.ejected_for_s = 0.0
+        self.unfit_until = 0.0
+        self.word = Word(id)  #: its own last word on when it wants to be asked again
+        self.account: Account | None = None  #: whose quota it uses up, where others use up the same
+        self.slow_s = self.slow_until = 0.0
+        self.engine: EngineLoad | None = None
+        self.engine_at = 0.0
+        self.out_until = 0.0  #: its engine says that it is not to be sent to
         self.pools: list[PoolLoad] = []  #: that count it
         self.on_end: Callable[[ReplicaLoad, float], None] | None = None
 
@@ -214,6 +80,19 @@ class ReplicaLoad(Pace):
         if self.on_end is not None:
             self.on_end(self, now)
 
+    def set_others(self, requests: int, tokens: int, now: float) -> None:
+        """The other workers have so many there together."""
+        more, more_tokens = requests - self.others_requests, tokens - self.others_tokens
+        if not more and not more_tokens:
+            return
+        self.others_requests, self.others_tokens = requests, tokens
+        self.requests += more
+        self.tokens += more_tokens
+        for pool in self.pools:
+            pool.change(more, more_tokens, now)
+        if self.on_end is not None and (more < 0 or more_tokens < 0):
+            self.on_end(self, now)
+
     def tell_first(self, seconds: float, now: float) -> None:
         """The first token of an answer has come."""
         self.see_first(seconds, now)
@@ -226,41 +105,117 @@ class ReplicaLoad(Pace):
         for pool in self.pools:
             pool.see_token(seconds, now)
 
-    @property
-    def unfit_until(self) -> float:
-        return max(self.ejected_until, self.retry_at)
+    # --- out of service -------------------------------------------------------------------------------------
 
-    def succeed(self) -> None:
-        self.failures = self.ejections = 0
-
-    def refuse(self, now: float, retry_after_s: float | None = None) -> None:
-        """It said that it has no room (429, 503): it is left alone for a while, and its pool is fuller.
-
-        A part of a second is what no target can say: that long we keep to our own limit of connections.  It
-        leaves the replica alone, and says nothing of how full its pool is.
-        """
-        seconds = BUSY_S if retry_after_s is None else retry_after_s
-        self.retry_at = max(self.retry_at, now + seconds)
-        is_ours = 0 < seconds < 1
+    def settle(self, now: float) -> None:
+        """Something has changed of why and how long it is out of service."""
+        account = self.account
+        shared = 0.0 if account is None else account.word.retry_at
+        until = max(self.ejected_until, self.word.retry_at, shared, self.out_until)
+        if until == self.unfit_until:
+            return
+        self.unfit_until = until
         for pool in self.pools:
-            if not is_ours:
-                pool.pressure = min(1.0, pool.compute_pressure(now) + 1 / pool.size)
-                pool.pressure_at = now
             pool.note_unfit(self, now)
 
+    def succeed(self, now: float = 0.0, began_at: float = 0.0) -> None:
+        """It has answered well what was sent to it at `began_at`.
+
+        A place that was put out of service is only taken for well again, so that the next time is as short as
+        the first, when it has been well for as long as it was out.
+        """
+        self.failures = 0
+        if self.ejections and now >= self.ejected_until + self.ejected_for_s:
+            self.ejections = 0
+        if now < self.unfit_until:
+            self._end_words(now, began_at)
+
+    def _end_words(self, now: float, began_at: float) -> None:
+        """A request that began after a refusal and was answered well is the newer word."""
+        if self.word.end(now, began_at):
+            self.settle(now)
+        if self.account is not None and self.account.word.end(now, began_at):
+            self.account.settle(now)
+
+    def refuse(self, now: float, retry_after_s: float | None = None, *, of_account: bool = False) -> None:
+        """It said that it has no room (429, 503): it is left alone for a while, and its pool is fuller.
+
+        The newest word on how long counts, also where it is shorter.  A refusal that names no time is none.
+
+        Args:
+            of_account: it spoke of a quota; where that is shared, all who use it up are left alone.
+        """
+        account = self.account if of_account and retry_after_s is not None else None
+        if account is not None and retry_after_s is not None:
+            account.word.say(now, now + retry_after_s)
+            account.settle(now)
+        elif retry_after_s is not None:
+            self.word.say(now, now + retry_after_s)
+        else:
+            self.word.say(now, max(self.word.retry_at, now + BUSY_S))
+        for pool in self.pools:
+            pool.note_refusal(now)
+        self.settle(now)
+
+    def hear(self, now: float) -> None:
+        """Another worker has news of its word, which has been taken over."""
+        is_news = now < self.word.retry_at and now >= self.unfit_until
+        for pool in self.pools if is_news else ():
+            pool.note_refusal(now)
+        self.settle(now)
+
+    def leave_alone(self, now: float, seconds: float) -> None:
+        """It is left alone at least so long, and nothing is said of how full its pool is."""
+        self.word.retry_at = max(self.word.retry_at, now + seconds)
+        self.settle(now)
+
     def fail(self, now: float) -> None:
-        """An attempt failed by its fault; so many in a row put it out of service."""
+        """An attempt failed by its fault; so many in a row put it out of service.
+
+        After its return the first failure does, until something has gone well.
+        """
         self.failures += 1
         if self.failures < EJECT_AFTER or now < self.ejected_until:
             return
-        self.ejected_until = now + min(EJECT_MAX_S, EJECT_S * 2.0**self.ejections)
+        self.ejected_for_s = min(EJECT_MAX_S, EJECT_S * 2.0**self.ejections)
+        self.ejected_until = now + self.ejected_for_s
         self.ejections = min(self.ejections + 1, 10)
-        for pool in self.pools:
-            pool.note_unfit(self, now)
+        self.start_slowly(self.ejected_until, now)
+        self.settle(now)
 
-    def forgive(self) -> None:
+    def forgive(self, now: float = 0.0) -> None:
         """The last failure was not its fault, but the request's, which failed elsewhere too."""
         self.failures = max(0, self.failures - 1)
         if self.failures == EJECT_AFTER - 1 and self.ejected_until:
-            self.ejected_until = 0.0  # that failure put it out of service
+            self.ejected_until = self.slow_until = 0.0  # that failure put it out of service
             self.ejections = max(0, self.ejections - 1)
+            self.settle(now)
+
+    # --- slow start -----------------------------------------------------------------------------------------
+
+    def start_slowly(self, at: float, now: float) -> None:
+        """From `at` on it gets little, and then more and more."""
+        if self.slow_s <= 0.0:
+            return
+        self.slow_until = at + self.slow_s
+        for pool in self.pools:
+            pool.note_slow(self, now)
+
+    def compute_share(self, now: float) -> float:
+        """Of what would be its own: less than 1 in its slow start."""
+        left_s = self.slow_until - now
+        if left_s <= 0.0:
+            return 1.0
+        return max(SLOW_START, 1 - (1 - SLOW_START) * left_s / self.slow_s)
+
+    # --- what its engine says -------------------------------------------------------------------------------
+
+    def hear_engine(self, engine: EngineLoad | None, at: float, until: float, now: float) -> None:
+        """What its engine said at a moment, which counts until another; None where that is too long ago."""
+        was_out = now < self.out_until
+        self.engine, self.engine_at = engine, at
+        is_out = engine is not None and engine.state in (EngineState.COLD, EngineState.DOWN)
+        self.out_until = until if is_out else 0.0
+        if was_out and not is_out and engine is not None and engine.state is EngineState.READY:
+            self.start_slowly(now, now)
+        self.settle(now)

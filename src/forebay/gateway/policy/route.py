@@ -6,49 +6,28 @@
    two choices), by the time that an answer would take there.
 4. The replica: the one that owns the request's beginning or session on a ring of consistent hashing, passed
    on while it is more than half full and fuller than `LOAD_CAP` times the mean (bounded loads); else the one
-   with the fewest tokens in flight, of two that are drawn where there are many.
+   with the fewest tokens in flight, of two that are drawn where there are many.  One in its slow start gets a
+   part of that, and one whose engine says that it is full only what no other can take.
 
 One draw serves all of it: what a comparison leaves of it is as random as before.  It must cost little, for
 it is in every request's way: nothing here looks at all replicas unless some are out of service.
 """
 
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
 
 import msgspec
 
 from forebay.gateway.policy.fleet import Fleet, Group, Member, Tier, make_tier
-from forebay.gateway.policy.load import STALE_S, ReplicaLoad
+from forebay.gateway.policy.load import STALE_S, PoolLoad
+from forebay.gateway.policy.pick import MIX, list_unfit, mix, pick_member
+from forebay.gateway.policy.pick import find_unfit as find_unfit
 from forebay.gateway.policy.spill import OFFSET_MIN, compute_spill
+from forebay.gateway.policy.want import PASSING
+from forebay.gateway.policy.want import Reason as Reason
+from forebay.gateway.policy.want import Want as Want
 
-LOAD_CAP = 1.25  #: times the mean of tokens in flight, up to which a replica keeps what is its own
 NOMINAL_REQUESTS = 16  #: that a replica of unknown capacity is taken to serve at once, in scores
 NOMINAL_S = 1.0  #: of an answer, where the time is not known of both that are compared
-SMALL_GROUP = 4  #: replicas of which all are looked at
-_MIX = 0x9E3779B1
-
-
-class Reason(StrEnum):
-    """Why a place is none for a request."""
-
-    TIER = "tier"  #: the key may not be sent to its tier
-    REGION = "region"  #: nor to its region
-    ENDPOINT = "endpoint"  #: it does not answer the endpoint in its dialect
-    CAPABILITY = "capability"  #: it lacks something that the request needs
-    WINDOW = "window"  #: the request is longer than its context window
-    EJECTED = "ejected"  #: it failed too often of late
-    BUSY = "busy"  #: it refused requests a moment ago
-
-
-class Want(msgspec.Struct, frozen=True):
-    """What matters of a request."""
-
-    tokens: int  #: prompt and answer, estimated
-    output_tokens: int = 256
-    needs: int = 0  #: capabilities, as `compute_mask` has them
-    priority: str = "standard"
-    affinity: int | None = None  #: 32 bits of what it should be near to
-    is_sticky: bool = False  #: `affinity` is a session, which stays wherever it is served
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -75,7 +54,7 @@ def choose(fleet: Fleet, want: Want, now: float, draw: float, limit: int) -> Pla
     if not tiers:
         return Plan((), rejected)
     if want.is_sticky and want.affinity is not None:
-        draw = (want.affinity * _MIX & 0xFFFFFFFF) / 0x100000000
+        draw = (want.affinity * MIX & 0xFFFFFFFF) / 0x100000000
     at, draw = _pick_tier(fleet, tiers, want, now, draw)
     order: list[int] = []
     groups = _rank_groups(fleet, tiers[at], want, now, draw)
@@ -109,7 +88,7 @@ def choose_first(fleet: Fleet, want: Want, now: float, draw: float) -> int | Non
     if want.needs & fleet.lacking or want.tokens > fleet.window_min:
         return None
     if want.is_sticky and want.affinity is not None:
-        draw = (want.affinity * _MIX & 0xFFFFFFFF) / 0x100000000
+        draw = (want.affinity * MIX & 0xFFFFFFFF) / 0x100000000
     tiers = fleet.tiers
     at, left = _pick_tier(fleet, tiers, want, now, draw)
     for tier in tiers[:1] if left is draw else tiers:
@@ -140,27 +119,6 @@ def find_lack(group: Group, want: Want) -> Reason | None:
     if want.needs & ~group.capabilities:
         return Reason.CAPABILITY
     return Reason.WINDOW if want.tokens > group.window else None
-
-
-def find_ill(load: ReplicaLoad, now: float) -> Reason | None:
-    """Why a replica is out of service."""
-    if now < load.ejected_until:
-        return Reason.EJECTED
-    return Reason.BUSY if now < load.retry_at else None
-
-
-def list_unfit(group: Group, now: float) -> list[tuple[Member, Reason]]:
-    """The replicas of a group that are out of service."""
-    ill = find_unfit(group, now)
-    reasons = [(member, find_ill(member.load, now)) for member in group.members if member.load in ill]
-    return [(member, reason) for member, reason in reasons if reason is not None]
-
-
-def find_unfit(group: Group, now: float) -> Sequence[ReplicaLoad]:
-    """The same, as loads."""
-    if now >= group.load.unfit_until:
-        return ()
-    return [load for load in group.load.unfit if now < load.ejected_until or now < load.retry_at]
 
 
 def _filter(fleet: Fleet, want: Want, now: float) -> tuple[Sequence[Tier], tuple[tuple[Group, Reason], ...]]:
@@ -199,7 +157,7 @@ def _find_reason(group: Group, want: Want, now: float) -> Reason | None:
 def _relent(reasons: dict[Group, Reason | None], now: float) -> dict[Group, Reason | None]:
     """Where nothing is left: those out of service are tried rather than none, for they may be well again; and
     if the request fits nowhere, the widest, for its length is an estimate."""
-    relented = [group for group, reason in reasons.items() if reason in (Reason.EJECTED, Reason.BUSY)]
+    relented = [group for group, reason in reasons.items() if reason in PASSING]
     if not relented:
         narrow = [group for group, reason in reasons.items() if reason is Reason.WINDOW]
         widest = max((group.window for group in narrow), default=0)
@@ -220,11 +178,12 @@ def _pick_tier(fleet: Fleet, tiers: Sequence[Tier], want: Want, now: float, draw
     at = 0
     while at < last:
         for load in tiers[at].loads:
-            if load.used > idle or load.level > idle or load.pressure:
+            if load.used > idle or load.level > idle or load.is_pressed:
                 break
         else:
             return at, draw
-        share = compute_spill(tiers[at].groups, want.priority, spill_at, now)
+        choosing = fleet.choosing
+        share = compute_spill(tiers[at].groups, want.priority, spill_at, now, choosing.queue_waits_max_s)
         if draw >= share:
             return at, (draw - share) / (1 - share)
         draw /= share
@@ -242,7 +201,7 @@ def _rank_groups(fleet: Fleet, tier: Tier, want: Want, now: float, draw: float) 
         key = want.affinity
         return sorted(
             groups,
-            key=lambda group: (group.weight == 0.0, (key ^ group.seed) * _MIX & 0xFFFFFFFF, group.pool),
+            key=lambda group: (group.weight == 0.0, (key ^ group.seed) * MIX & 0xFFFFFFFF, group.pool),
         )
     if tier.is_weighted:
         first = _draw_by_weight(groups, draw)
@@ -261,8 +220,17 @@ def _draw_two(fleet: Fleet, groups: Sequence[Group], want: Want, now: float, dra
     if other >= one:
         other += 1
     if is_better(groups[other], groups[one], fleet, want, now):
+        one, other = other, one
+    load = groups[one].load
+    if now < load.slow_until and _is_passed_over(load, groups[other].load, draw, now):
         return other, one
     return one, other
+
+
+def _is_passed_over(load: PoolLoad, other: PoolLoad, draw: float, now: float) -> bool:
+    """Whether the better of two pools, which comes back slowly, leaves a request to the other."""
+    share = load.compute_fit(now)[0] / load.size
+    return share < other.compute_fit(now)[0] / other.size and mix(draw) >= share
 
 
 def _draw_by_weight(groups: Sequence[Group], draw: float) -> int:
@@ -287,63 +255,21 @@ def is_better(one: Group, other: Group, fleet: Fleet, want: Want, now: float) ->
     if pace.token_at >= old and against.token_at >= old:
         one_s += pace.token_s * want.output_tokens
         other_s += against.token_s * want.output_tokens
+    if pace.told is not None and against.told is not None:
+        one_s, other_s = one_s + pace.told_wait_s, other_s + against.told_wait_s
     return compute_score(one, fleet, one_s) < compute_score(other, fleet, other_s)
 
 
 def compute_score(group: Group, fleet: Fleet, answer_s: float) -> float:
     """What an answer costs there, in seconds: the network, the answer, the queue for it, and its price."""
     load = group.load
-    busy = load.used if load.has_capacity else load.requests / (load.size * NOMINAL_REQUESTS)
+    busy = load.used  # of unknown capacity: as engines and providers say
+    if not load.has_capacity:
+        busy = max(busy, load.requests / (load.size * NOMINAL_REQUESTS))
     return group.distance_s + answer_s * (1 + busy) + group.price * fleet.choosing.price_s_per_usd
 
 
-# --- replica ------------------------------------------------------------------------------------------------
-
-
-def pick_member(group: Group, want: Want, now: float, draw: float) -> Member:
-    """The replica of a group; one that is out of service only where all are."""
-    members = group.members
-    count = group.size
-    if count == 1:
-        return members[0]
-    ill = find_unfit(group, now) if now < group.load.unfit_until else ()
-    if ill and len(ill) >= count:
-        ill = ()
-    if want.affinity is not None:
-        owner = _find_owner(group, want, ill)
-        if owner is not None:
-            return owner
-    at = int(draw * 0x100000) * _MIX & 0xFFFFFFFF
-    if count > SMALL_GROUP:
-        one = members[at % count]
-        other = members[(at % count + 1 + (at >> 16) % (count - 1)) % count]
-        if not ill or (one.load not in ill and other.load not in ill):
-            return one if one.load.tokens <= other.load.tokens else other
-    first = at % count
-    turned = (*members[first:], *members[:first])
-    well = [member for member in turned if member.load not in ill]
-    return min(well or turned, key=_count_tokens)  # replicas at one address are ill together
-
-
-def _count_tokens(member: Member) -> int:
-    return member.load.tokens
-
-
-def _find_owner(group: Group, want: Want, ill: Sequence[ReplicaLoad]) -> Member | None:
-    """Who owns the request's affinity, or takes it over; None if all are too full."""
-    assert want.affinity is not None
-    ring = group.ring
-    owners = ring.owners
-    at = ring.find(want.affinity)
-    cap = LOAD_CAP * group.load.tokens / group.size
-    for _ in owners:
-        member = owners[at]
-        load = member.load
-        keeps = load.tokens <= cap or load.requests < member.easy_requests or want.is_sticky
-        if keeps and load not in ill:
-            return member
-        at = at + 1 if at + 1 < len(owners) else 0
-    return None
+# --- what is left ------------------------------------------------------------------------------------------
 
 
 def _list_rest(groups: Sequence[Group], tiers: Sequence[Tier], now: float) -> Iterator[Member]:

@@ -5,11 +5,17 @@ The level that it follows rises quickly and falls slowly, and refusals count for
 that a constant load settles at a constant share.  Of the classes, interactive requests leave first, for they
 can't wait; batch requests wait where it is cheap until the queue is long.  Replicas that are out of service
 are no capacity, and what is still in flight there fills none.
+
+What engines and providers say of themselves can make a tier fuller than counts do, never emptier: a full KV
+cache, a queue, a quota that is nearly used up.  Where requests wait in engines, a class leaves as the wait
+comes near to what it bears.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from forebay.core.keys import PRIORITIES
+from forebay.core.routes import QUEUE_WAITS_S
 from forebay.gateway.policy.fleet import Group
 
 OVERSHOOT = 0.2  #: of the capacity: a use so far above the level counts at once, as in a herd
@@ -21,36 +27,55 @@ CURVES: Final = {
     "batch": (0.2, 0.5, 0.5),
 }
 OFFSET_MIN = min(offset for offset, _, _ in CURVES.values())  #: below that nobody spills
+WAIT_FROM = 0.5  #: of the wait in engines that a class bears: there it begins to leave
 
 
-def compute_spill(groups: Iterable[Group], priority: str, spill_at: float, now: float) -> float:
+def compute_spill(
+    groups: Iterable[Group],
+    priority: str,
+    spill_at: float,
+    now: float,
+    waits_max_s: Sequence[float] = QUEUE_WAITS_S,
+) -> float:
     """The share of a class's requests that goes on, from 0 to 1.
 
     Args:
         groups: those of a tier that the request may be sent to.  A tier of which some capacity is unknown is
             full only where it says so itself.
         priority: one of `forebay.core.keys.PRIORITIES`.
+        waits_max_s: that requests of each class may wait in an engine, in the order of `PRIORITIES`.
     """
-    size = fit = 0
-    level = pressure = 0.0
+    size = 0
+    fit = level = pressure = wait = 0.0
     is_known = True
     for group in groups:
         load = group.load
         size += load.size
         left, lost = load.compute_fit(now)
         fit += left
-        if load.pressure:
+        if load.is_pressed:
             pressure += load.compute_pressure(now) * load.size
-        if not load.has_capacity:
+            wait += load.told_wait_s * left
+        told = 0.0 if load.told is None else load.told * left
+        if load.has_capacity:
+            if load.used or load.level > 0.001:
+                used = max(load.compute_level(now), load.used_of_all - OVERSHOOT * left / load.size)
+                level += max(told, (used - lost) * load.size)
+        elif load.told is not None:
+            level += told
+        else:
             is_known = False
-        elif is_known and (load.used or load.level > 0.001):
-            used = max(load.compute_level(now), load.used_of_all - OVERSHOOT * left / load.size)
-            level += max(0.0, used - lost) * load.size
     if not is_known:
         level = 0.0
-    elif level == 0.0 and pressure == 0.0:
+    if level == 0.0 and pressure == 0.0 and wait == 0.0:
         return 0.0
     offset, width, counts = CURVES.get(priority, CURVES["standard"])
     by_level = (level / fit - spill_at - offset) / width
     by_pressure = pressure / size * counts
-    return min(1.0, max(0.0, by_level, by_pressure))
+    by_wait = 0.0 if wait == 0.0 else _compute_by_wait(wait / fit, priority, waits_max_s)
+    return min(1.0, max(0.0, by_level, by_pressure, by_wait))
+
+
+def _compute_by_wait(wait_s: float, priority: str, waits_max_s: Sequence[float]) -> float:
+    most_s = waits_max_s[PRIORITIES.index(priority if priority in PRIORITIES else "standard")]
+    return (wait_s / most_s - WAIT_FROM) / (1 - WAIT_FROM)

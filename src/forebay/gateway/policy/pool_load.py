@@ -1,0 +1,215 @@
+"""How full and how fast a pool is, all of its replicas together.  Pure.
+
+What engines and providers say of themselves (`told`) can make it fuller than counts do, never emptier.  It
+absorbs what happened and decides nothing.  Times are seconds of one clock, handed in.
+"""
+
+from math import exp
+from typing import Protocol
+
+from forebay.gateway.policy.pace import Pace
+
+LEVEL_UP_S, LEVEL_DOWN_S = 0.2, 2.0  #: how fast a pool's level follows its use: up quickly, down slowly
+PRESSURE_DECAY_S = 10.0  #: likewise of refusals
+PRESSURE_MIN = 0.001  #: less says nothing
+TOLD_DOWN_S = 4.0  #: how fast what engines and providers say may become less
+#: A worker's share of a capacity is at least that: a request fills no more than any class leaves free.
+PART_REQUESTS, PART_TOKENS = 1.5, 8192.0
+TINY = 1e-9  #: what sums of shares may be off
+
+
+class Replica(Protocol):
+    """One of its replicas, as `load` counts it."""
+
+    requests: int
+    tokens: int
+    unfit_until: float
+    slow_until: float
+
+    def compute_share(self, now: float) -> float: ...
+
+
+class PoolLoad(Pace):
+    """Of all replicas of a pool together.
+
+    Args:
+        size: how many replicas there are.
+        requests_max, tokens_max: what they serve well at once, all together; 0 if nobody knows.
+        workers: between whom that is shared, because each sees its own requests alone.
+    """
+
+    __slots__ = (
+        "_per_request",
+        "_per_token",
+        "has_capacity",
+        "is_pressed",
+        "level",
+        "level_at",
+        "part",
+        "pressure",
+        "pressure_at",
+        "requests",
+        "requests_max",
+        "saturated",
+        "size",
+        "slow",
+        "slow_until",
+        "tokens",
+        "tokens_max",
+        "told",
+        "told_at",
+        "told_wait_s",
+        "unfit",
+        "unfit_until",
+        "used",
+        "used_of_all",
+    )
+
+    def __init__(
+        self, size: int, requests_max: float = 0, tokens_max: float = 0, workers: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.size = size
+        self.requests = self.tokens = 0
+        self.requests_max, self.tokens_max = requests_max, tokens_max
+        self.has_capacity = bool(requests_max or tokens_max)
+        self.used = 0.0  #: share of the capacity in service, more than 1 when there is a queue
+        self.used_of_all = 0.0  #: the same of all capacity, by counts alone
+        self.level = 0.0  #: of all capacity, as it was over the last while
+        self.level_at = 0.0
+        self.pressure = 0.0  #: share of the replicas that refused of late
+        self.pressure_at = 0.0
+        self.unfit: tuple[Replica, ...] = ()  #: replicas that may be out of service
+        self.unfit_until = 0.0  #: the last moment at which one of them may be
+        self.slow: tuple[Replica, ...] = ()  #: replicas that may be in their slow start
+        self.slow_until = 0.0
+        self.saturated: tuple[Replica, ...] = ()  #: replicas whose engines say that they are full
+        self.told: float | None = None  #: use of the capacity in service, as engines and providers say
+        self.told_wait_s = 0.0  #: that requests wait in engines, likewise
+        self.told_at = 0.0
+        self.is_pressed = False  #: by refusals or waits, so that something may spill from an idle pool
+        self.set_workers(workers)
+
+    def set_workers(self, workers: float) -> None:
+        """Its capacity is this worker's and that of so many others whose requests it does not see.
+
+        Args:
+            workers: 1 where it sees the requests of all.
+        """
+        self.part = 1 / workers
+        requests_max = _share(self.requests_max, workers, PART_REQUESTS)
+        tokens_max = _share(self.tokens_max, workers, PART_TOKENS)
+        self._per_request = 1 / requests_max if requests_max else 0.0
+        self._per_token = 1 / tokens_max if tokens_max else 0.0
+
+    def change(self, requests: int, tokens: int, now: float) -> None:
+        """Requests have begun or ended."""
+        if self.has_capacity:
+            self.level = self.compute_level(now)
+            self.level_at = now
+        self.set_counts(self.requests + requests, self.tokens + tokens)
+        if self.unfit or self.slow:
+            self._look_who_is_fit(now)
+
+    def set_counts(self, requests: int, tokens: int) -> None:
+        """So many are in flight."""
+        self.requests, self.tokens = requests, tokens
+        by_requests, by_tokens = requests * self._per_request, tokens * self._per_token
+        used = self.used_of_all = by_requests if by_requests > by_tokens else by_tokens
+        told = self.told
+        self.used = used if told is None or used > told else told
+
+    def compute_fit(self, now: float) -> tuple[float, float]:
+        """How many replicas are in service, all of them if none is, for then all are tried; and what share
+        of all capacity is in use at the others.  One in its slow start counts for its share."""
+        slow = 0.0
+        if now < self.slow_until:
+            slow = sum(1 - each.compute_share(now) for each in self.slow if now >= each.unfit_until)
+        if now >= self.unfit_until:
+            return self.size - slow, 0.0
+        unfit = [each for each in self.unfit if now < each.unfit_until]
+        if len(unfit) >= self.size:
+            return self.size, 0.0
+        requests = self.requests - sum(each.requests for each in unfit)
+        tokens = self.tokens - sum(each.tokens for each in unfit)
+        by_requests, by_tokens = requests * self._per_request, tokens * self._per_token
+        return self.size - len(unfit) - slow, max(0.0, self.used_of_all - max(by_requests, by_tokens))
+
+    def has_room(self, now: float) -> bool:
+        """Whether one more request would not exceed what its replicas in service serve at once.
+
+        Of tokens, the one that fills it may.
+        """
+        requests, tokens, part = self.requests, self.tokens, 1.0
+        if now < self.unfit_until:
+            unfit = [each for each in self.unfit if now < each.unfit_until]
+            if 0 < len(unfit) < self.size:
+                requests -= sum(each.requests for each in unfit)
+                tokens -= sum(each.tokens for each in unfit)
+                part -= len(unfit) / self.size
+        return (requests + 1) * self._per_request <= part + TINY and tokens * self._per_token < part
+
+    @property
+    def requests_share(self) -> float:
+        """The requests that it serves well at once, as far as they are this worker's; 0 if nobody knows."""
+        return 1 / self._per_request if self._per_request else 0.0
+
+    def _look_who_is_fit(self, now: float) -> None:
+        fit, lost = self.compute_fit(now)
+        self.used = max((self.used_of_all - lost) * self.size / fit, self.told or 0.0)
+        if now >= self.unfit_until:
+            self.unfit = ()
+        if now >= self.slow_until:
+            self.slow = ()
+
+    def compute_level(self, now: float) -> float:
+        passed = now - self.level_at
+        if passed <= 0:
+            return self.level
+        used = self.used_of_all
+        return used + (self.level - used) * exp(-passed / (LEVEL_UP_S if used > self.level else LEVEL_DOWN_S))
+
+    def note_unfit(self, replica: Replica, now: float) -> None:
+        """A replica is out of service, or for another time than before."""
+        fit = replica.unfit_until <= now
+        still = tuple(each for each in self.unfit if each is not replica and each.unfit_until > now)
+        self.unfit = still if fit else (*still, replica)
+        self.unfit_until = max((each.unfit_until for each in self.unfit), default=0.0)
+        self._look_who_is_fit(now)
+
+    def note_slow(self, replica: Replica, now: float) -> None:
+        """A replica is new, or will be back."""
+        still = (each for each in self.slow if each is not replica and each.slow_until > now)
+        self.slow = (*still, replica)
+        self.slow_until = max(each.slow_until for each in self.slow)
+        self._look_who_is_fit(now)
+
+    def note_refusal(self, now: float) -> None:
+        """One of its replicas has said that it has no room."""
+        self.pressure = min(1.0, self.compute_pressure(now) + 1 / self.size)
+        self.pressure_at = now
+        self.is_pressed = True
+
+    def compute_pressure(self, now: float) -> float:
+        if self.pressure == 0.0:
+            return 0.0
+        return self.pressure * exp(min(0.0, self.pressure_at - now) / PRESSURE_DECAY_S)
+
+    def set_told(self, told: float | None, wait_s: float, saturated: tuple[Replica, ...], now: float) -> None:
+        """What engines and providers say of it together.
+
+        More counts at once and less only slowly, for they speak late of what has been sent to them.
+        """
+        fade = exp((self.told_at - now) / TOLD_DOWN_S)
+        if told is not None and self.told is not None:
+            told = max(told, told + (self.told - told) * fade)
+        if 0.0 < wait_s < self.told_wait_s:
+            wait_s += (self.told_wait_s - wait_s) * fade
+        self.told, self.told_wait_s, self.told_at, self.saturated = told, wait_s, now, saturated
+        self.is_pressed = self.compute_pressure(now) > PRESSURE_MIN or wait_s > 0.0
+        self._look_who_is_fit(now)
+
+
+def _share(capacity: float, workers: float, least: float) -> float:
+    """Never so little that one request fills it, unless it fills the whole: other workers may have none."""
+    return max(capacity / workers, min(capacity, least))

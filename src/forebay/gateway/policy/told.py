@@ -1,0 +1,69 @@
+"""How full a replica is by what its engine and its provider say.  Pure.
+
+It only ever makes a place fuller than the gateway's own counts do: what is not said, or too old, is unknown,
+and an engine may say "idle" long after requests have been sent to it.
+"""
+
+from collections.abc import Iterable
+
+from forebay.core.engine_load import EngineLoad
+from forebay.gateway.policy.load import PoolLoad, ReplicaLoad
+
+KV_FULL = 0.95  #: of a KV cache, from where on engines begin to push requests out of it
+KV_EASY = 0.85  #: below that a replica that was full is full no more
+QUEUE_FULL = 0.25  #: requests waiting in an engine for one that runs, from where on it is full
+RUNNING_FEW = 8  #: an engine that runs fewer is taken to run so many: one that waits there means nothing
+USED_MAX = 2.0
+
+
+def compute_engine_use(engine: EngineLoad, requests_max: float) -> float | None:
+    """The share of its capacity that an engine uses, 1 where it is full; None if it says nothing of that.
+
+    Args:
+        requests_max: that it serves well at once; 0 if nobody knows.
+    """
+    uses = []
+    if engine.kv_cache_used is not None:
+        uses.append(engine.kv_cache_used / KV_FULL)
+    if engine.waiting is not None:
+        uses.append(engine.waiting / max(engine.running or 0, RUNNING_FEW) / QUEUE_FULL)
+    if requests_max and engine.running is not None:
+        uses.append((engine.running + (engine.waiting or 0)) / requests_max)
+    return min(USED_MAX, max(0.0, *uses)) if uses else None
+
+
+def is_saturated(engine: EngineLoad, *, was: bool) -> bool:
+    """Whether an engine is full by its own word; one that was, is until it is clearly not."""
+    use = compute_engine_use(engine, 0)
+    return use is not None and use >= (KV_EASY / KV_FULL if was else 1.0)
+
+
+def tell_pool(pool: PoolLoad, replicas: Iterable[ReplicaLoad], now: float) -> None:
+    """Tells a pool what is known of its replicas, as the mean of those that are in service.
+
+    Of one whose engine says nothing its counts are taken; without a capacity it says nothing, and the others
+    speak for it.
+    """
+    uses: list[float] = []
+    waits: list[float] = []
+    saturated = []
+    is_told = False
+    own_max = pool.requests_max / pool.size
+    for replica in replicas:
+        if now < replica.unfit_until:
+            continue
+        engine = replica.engine
+        use = None if engine is None else compute_engine_use(engine, own_max)
+        if engine is not None:
+            if engine.queue_wait_s is not None:
+                waits.append(engine.queue_wait_s)
+            if is_saturated(engine, was=replica in pool.saturated):
+                saturated.append(replica)
+        quota = None if replica.account is None else replica.account.compute_used(now)
+        if use is not None or quota is not None:
+            is_told = True
+            uses.append(max(use or 0.0, quota or 0.0))
+        elif own_max:
+            uses.append(replica.requests / own_max)
+    told = sum(uses) / len(uses) if is_told else None
+    pool.set_told(told, sum(waits) / len(waits) if waits else 0.0, tuple(saturated), now)
