@@ -5,7 +5,6 @@ are mended.  Looks at files and the environment, and changes nothing.
 """
 
 import re
-import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,16 +17,18 @@ from forebay.app.config_explain import suggest_hint
 from forebay.app.config_limits_checks import Found, check_limits
 from forebay.app.config_model import ControlConfig, GatewayConfig
 from forebay.app.config_oidc import check_oidc
+from forebay.app.config_pools import WAYS
 from forebay.app.config_pools_checks import check_pools, has_place
 from forebay.app.config_problems import ConfigProblem, Severity, format_key
 from forebay.app.config_source import KeyPath, Source
 from forebay.app.config_usage_checks import check_priced_units, check_usage, list_units
 from forebay.app.config_values import ConfigOrigin
+from forebay.app.config_way_checks import TLS_KEYS, check_way, find_ca_problem, is_file
 from forebay.engines.model import EngineRefused
 from forebay.engines.weights import EMBEDDED_PREFIX, read_gguf_header
 
 _OWN_PROCESS: Final = re.compile(r"control|worker-\d+")
-_ENGINE_FORBIDS: Final = ("api_key", "tls_ca")
+_ENGINE_FORBIDS: Final = ("api_key", *WAYS)
 _PRICE_KEYS: Final = ("usd_per_mtok", "usd_per_request", "usd_per_second", "usd_per_unit")
 _PRICE_PLACE: Final = ("model", "target", "pool", "tier", "from")
 
@@ -46,6 +47,7 @@ def compute_check_problems(
         *check_reference(("limits", "authority"), _mapping(source.data.get("limits")), origin, env),
         *check_limits(source.data),
         *check_pools(source.data),
+        *_check_pool_ways(source.data, origin, env),
     ]
     return make_problems(source, dict.fromkeys(found))  # a pool's are found at each target that names it
 
@@ -233,19 +235,26 @@ def _check_target_url(
         return
     if parts.scheme == "http" and not is_loopback(host) and "api_key" in target:
         yield _warning(url_path, "the credential travels without encryption", "use https://")
-    if parts.scheme == "http" and "tls_ca" in target:
-        yield _warning(
-            (*path, "tls_ca"), "has no meaning for an http:// address", "use https://, or remove it"
-        )
+    for key in TLS_KEYS:
+        if parts.scheme == "http" and key in target:
+            hint = "use https://, or remove it"
+            yield _warning((*path, key), "has no meaning for an http:// address", hint)
 
 
 def _check_secret(
     path: KeyPath, target: Mapping[str, Any], origin: ConfigOrigin, env: Mapping[str, str]
 ) -> Iterator[Found]:
-    ca = target.get("tls_ca")
-    if isinstance(ca, str) and (problem := find_ca_problem(origin.folder, ca)):
-        yield _error((*path, "tls_ca"), problem, "give a PEM file; relative paths start at the file's folder")
-    yield from check_reference((*path, "api_key"), target, origin, env)
+    yield from check_way(path, target, origin.folder)
+    for key in ("api_key", "proxy_credentials"):
+        yield from check_reference((*path, key), target, origin, env)
+
+
+def _check_pool_ways(
+    data: Mapping[str, Any], origin: ConfigOrigin, env: Mapping[str, str]
+) -> Iterator[Found]:
+    for name, pool in _mapping(data.get("pools")).items():
+        yield from check_way(("pools", name), _mapping(pool), origin.folder)
+        yield from check_reference(("pools", name, "proxy_credentials"), _mapping(pool), origin, env)
 
 
 def check_reference(
@@ -258,28 +267,8 @@ def check_reference(
     kind, _, rest = reference.partition(":")
     if kind == "env" and rest.isidentifier() and not env.get(rest):
         yield _warning(path, f"the environment variable {rest} is not set", "export it", secret=True)
-    if kind == "file" and rest.strip() and not _is_file(origin.folder, rest):
+    if kind == "file" and rest.strip() and not is_file(origin.folder, rest):
         yield _warning(path, "the file with the secret can't be found", "check the path", secret=True)
-
-
-def find_ca_problem(folder: Path, name: str) -> str | None:
-    """Why a file of authorities is of no use; None when it can be used."""
-    if not _is_file(folder, name):
-        return "no such file"
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(folder / Path(name).expanduser())
-    except ssl.SSLError:
-        return "holds no certificate in PEM"
-    except OSError as error:
-        return f"can't be read: {error.strerror}"
-    return None
-
-
-def _is_file(folder: Path, name: str) -> bool:
-    try:
-        return (folder / Path(name).expanduser()).is_file()
-    except (OSError, ValueError, RuntimeError):
-        return False
 
 
 def _check_copies(data: Mapping[str, Any]) -> Iterator[Found]:

@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 from forebay.app.config_alerts import REFERENCES, check_webhook_url
 from forebay.app.config_checks import (
     check_reference,
-    find_ca_problem,
     is_loopback,
     make_problems,
 )
 from forebay.app.config_problems import ConfigProblem, Severity, format_key
 from forebay.app.config_source import KeyPath, Source
 from forebay.app.config_values import ConfigOrigin
+from forebay.app.config_way_checks import find_ca_problem
 from forebay.app.secret_refs import SECRET_MAX_BYTES
 from forebay.app.webhook_signing import decode_secret
 

@@ -5,7 +5,7 @@ frozen and refuse unknown keys.  This module reads no file and no environment an
 validates what it is given.  What concerns several settings at once lies in `config_checks`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -218,9 +218,6 @@ class TargetConfig(PlaceConfig):
         default=None,
         description="Credential as a reference, `env:NAME` or `file:PATH`; never the key itself.",
     )
-    tls_ca: ResolvedPath | None = Field(
-        default=None, description="PEM file with the authorities to trust instead of the system's."
-    )
     pool: Label | None = Field(
         default=None,
         description="Name for like replicas in metrics and records; null takes the engine or the host. What "
@@ -372,3 +369,12 @@ class Config(Section):
     def embedded(cls, origin: ConfigOrigin | None = None) -> Self:
         """What applies without a file."""
         return cls.model_validate({}, context=origin)
+
+
+def list_secrets(config: Config) -> Iterator[str | None]:
+    """The references to what is sent to places, and to proxies on the way there."""
+    for model in config.models.values():
+        for target in model.targets:
+            yield from (target.api_key, target.proxy_credentials)
+    for pool in config.pools.values():
+        yield pool.proxy_credentials

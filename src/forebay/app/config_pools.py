@@ -6,16 +6,27 @@ What a target says itself goes before what its pool says.  Pure; `config_model` 
 """
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictFloat, StrictInt
 
-from forebay.app.config_values import Label, SecondsOrZero, Section, TargetUrl, Tier
+from forebay.app.config_values import (
+    Label,
+    ProxyUrl,
+    ResolvedPath,
+    SecondsOrZero,
+    SecretReference,
+    Section,
+    TargetUrl,
+    Tier,
+)
 from forebay.core.routes import Affinity, Choosing, Masking, Order, Pool
 
 Capability = Literal["tools", "images", "audio", "documents", "json_schema"]
 RequestsAtOnce = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 TokensAtOnce = Annotated[StrictInt, Field(ge=1, le=1 << 40)]
+WAYS = ("tls_ca", "tls_cert", "tls_key", "proxy", "proxy_credentials")  #: of them, how one gets there
 FACTS = (
     "tier",
     "region",
@@ -26,6 +37,7 @@ FACTS = (
     "capabilities",
     "distance_s",
     "price_usd_per_mtok",
+    *WAYS,
 )  #: what a target takes from its pool where it is silent
 
 
@@ -73,6 +85,27 @@ class PlaceConfig(Section):
         default=None,
         description="What a million tokens cost there, roughly, for choosing alone; the bill goes by "
         "`prices`.",
+    )
+    tls_ca: ResolvedPath | None = Field(
+        default=None, description="PEM file with the authorities to trust instead of the system's."
+    )
+    tls_cert: ResolvedPath | None = Field(
+        default=None,
+        description="PEM file with the certificate to show to a server that asks for one (mutual TLS), with "
+        "the authorities between, and its key unless `tls_key` has it.",
+    )
+    tls_key: ResolvedPath | None = Field(
+        default=None, description="PEM file with the key of `tls_cert`, without a passphrase."
+    )
+    proxy: ProxyUrl | None = Field(
+        default=None,
+        description="HTTP proxy to go through, such as `http://proxy.example:3128`: it is asked for a tunnel "
+        "by `CONNECT`. `direct` goes through none although the pool names one. No variable of the "
+        "environment is looked at.",
+    )
+    proxy_credentials: SecretReference | None = Field(
+        default=None,
+        description="What the proxy wants, `USER:PASSWORD`, as a reference, `env:NAME` or `file:PATH`.",
     )
 
 
@@ -159,7 +192,7 @@ def find_facts(places: Iterable[PlaceConfig | None]) -> dict[str, Any]:
         for name in FACTS if place is not None else ():
             value = getattr(place, name)
             if value is not None:
-                found.setdefault(name, value)
+                found.setdefault(name, str(value) if isinstance(value, Path) else value)
     return found
 
 

@@ -101,6 +101,22 @@ def _check_target_url(value: str) -> str:
     return check_url(value)
 
 
+def _check_proxy(value: str) -> str:
+    if value == "direct":
+        return value
+    try:
+        parts = urlsplit(value)
+        is_good = parts.scheme == "http" and parts.path in ("", "/") and parts.username is None
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise ValueError(
+            "not the address of an HTTP proxy; it should look like http://host:3128, with credentials as "
+            "`proxy_credentials`"
+        )
+    return check_url(value)
+
+
 def _check_dialect(value: str) -> str:
     if value not in list_dialects():
         raise ValueError(f"no such dialect; the dialects are {', '.join(list_dialects())}")
@@ -127,6 +143,7 @@ DatabasePlace = Annotated[
     WithJsonSchema({"type": "string", "pattern": "^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+|[^:]+)$"}),
 ]
 Url = Annotated[str, AfterValidator(check_url)]
+ProxyUrl = Annotated[str, AfterValidator(_check_proxy)]
 TargetUrl = Annotated[str, AfterValidator(_check_target_url)]
 Host = Annotated[str, AfterValidator(_check_host)]
 Port = Annotated[StrictInt, Field(ge=0, le=65535)]

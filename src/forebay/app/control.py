@@ -21,6 +21,7 @@ import msgspec
 from forebay.app.alert_setup import AlertParts
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
+from forebay.app.config_model import list_secrets
 from forebay.app.config_running import SAVED_CONFIG
 from forebay.app.config_values import ConfigOrigin
 from forebay.app.control_explain import ExplainRoutes
@@ -75,7 +76,7 @@ class Control:
         ensure_local_key(config.local_key_path, repos.keys)
         token = load_admin_token(config.admin_token_path)
         redactor.learn(token)
-        keep_from_logs(target.api_key for model in watch.config.models.values() for target in model.targets)
+        keep_from_logs(list_secrets(watch.config))
         keep_from_logs(webhook.secret for webhook in watch.config.alerts.webhooks)
         self._quota = QuotaServer(config.run_path / "quota.sock", open_authority(config, clock), clock)
         signals = SignalRepo(self._database, clock)

@@ -16,7 +16,7 @@ from forebay.app.config import Config
 from forebay.app.config_dialect_checks import complete_endpoints
 from forebay.app.config_limits import CompiledLimits
 from forebay.app.config_model import LlamaCppEngine, TargetConfig
-from forebay.app.config_pools import PlaceConfig, find_facts, share_weight
+from forebay.app.config_pools import WAYS, PlaceConfig, find_facts, share_weight
 from forebay.core.keys import KeyEntry
 from forebay.core.limits import Measure
 from forebay.core.routes import (
@@ -120,6 +120,8 @@ def _compile_targets(name: str, config: Config, engine_urls: Mapping[str, str]) 
                 continue
             suffix = f"#{seen[pool]}" if seen[pool] > 1 else ""
             facts = find_facts((target, config.pools.get(pool), _describe_engine(target, config)))
+            if target.engine is not None:  # which is here, whatever the way to others of its pool
+                facts = {name: value for name, value in facts.items() if name not in WAYS}
             facts["weight"] = share_weight(target.weight, len(urls))
             yield _compile_target(f"{name}@{pool}{suffix}", name, target, url, facts)
 
@@ -154,7 +156,6 @@ def _compile_target(
         url=url.rstrip("/"),
         model=target.chosen_model(name),
         api_key=target.api_key,
-        tls_ca=None if target.tls_ca is None else str(target.tls_ca),
         connections_max=target.connections_max,
         timeouts=Timeouts(
             connect_s=timeouts.connect_s,

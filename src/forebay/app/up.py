@@ -22,6 +22,7 @@ from forebay.app.atomic_file import create_private_folder, write_atomically
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.config_edit import EditNews
+from forebay.app.config_model import list_secrets
 from forebay.app.config_running import SAVED_CONFIG
 from forebay.app.control_watch import save_config
 from forebay.app.redaction import LOG_FORMAT, RedactingFormatter
@@ -334,7 +335,7 @@ def _logging_to_file(config: Config) -> Iterator[None]:
         config.logs_path / "supervisor.log", maxBytes=LOG_MAX_BYTES, backupCount=1, delay=True
     )
     handler.setFormatter(RedactingFormatter(LOG_FORMAT))
-    keep_from_logs(target.api_key for model in config.models.values() for target in model.targets)
+    keep_from_logs(list_secrets(config))
     root = logging.getLogger("forebay")
     root.addHandler(handler)
     root.setLevel(logging.INFO)

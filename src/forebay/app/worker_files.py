@@ -54,9 +54,10 @@ class SecretFiles:
         names = set()
         for route in snapshot.table.routes:
             for target in route.targets:
-                kind, _, name = (target.api_key or "").partition(":")
-                names |= {name} if kind == "file" else set()
-                names |= {target.tls_ca} if target.tls_ca is not None else set()
+                for reference in (target.api_key, target.proxy_credentials):
+                    kind, _, name = (reference or "").partition(":")
+                    names |= {name} if kind == "file" else set()
+                names |= set(filter(None, (target.tls_ca, target.tls_cert, target.tls_key)))
         self._seen = {name: look_at(name) for name in names}
 
     def have_changed(self) -> bool:

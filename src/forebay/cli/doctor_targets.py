@@ -1,8 +1,8 @@
 """Checks of the targets that the configuration names by `url`: whether each takes a connection.
 
 A name is looked up, a connection made, and over https a handshake; then it is closed.  No request is sent,
-and no credential leaves this machine.  What is out of reach is a warning: it may be so from here alone, and
-another target may serve.
+and no credential leaves this machine but what a proxy wants for a tunnel.  What is out of reach is a warning:
+it may be so from here alone, and another target may serve.
 """
 
 import socket
@@ -18,7 +18,16 @@ from forebay.app.snapshot import compile_snapshot
 from forebay.cli.doctor_config import find_served_secrets
 from forebay.cli.finding import Finding, Verdict
 from forebay.core.routes import Target
-from forebay.net.client import Address, parse_address
+from forebay.gateway.compiling import find_proxy
+from forebay.net.client import parse_address
+from forebay.net.dialing import (
+    Address,
+    ProxyRefused,
+    check_tunnel,
+    encode_connect,
+    open_tls,
+    parse_proxy,
+)
 
 REACH_S: Final = 2.0  #: for all of it
 AT_ONCE_MAX: Final = 32
@@ -26,6 +35,7 @@ AT_ONCE_MAX: Final = 32
 _STEPS: Final = {
     "resolve": ("the name does not resolve", "check the host in its url, and DNS on this machine"),
     "connect": ("it takes no connection", "check the host and the port in its url, and that it runs"),
+    "tunnel": ("its proxy makes no tunnel", "check `proxy` and `proxy_credentials`"),
     "handshake": ("TLS fails", "check that the port speaks https; else its url begins with http://"),
 }
 
@@ -64,14 +74,27 @@ class Reach(threading.Thread):
 
     def _try(self) -> None:
         address = self.address
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        place = address.proxy or address
+        found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
         self._step = "connect"
         with _connect(found) as wire:
+            if address.proxy is not None:
+                self._step = "tunnel"
+                _ask_tunnel(wire, address)
             if address.scheme == "https":
                 self._step = "handshake"
-                context = ssl.create_default_context(cafile=address.tls_ca)
-                context.set_alpn_protocols(["http/1.1"])
-                context.wrap_socket(wire, server_hostname=address.host).close()
+                open_tls(address).wrap_socket(wire, server_hostname=address.host).close()
+
+
+def _ask_tunnel(wire: socket.socket, address: Address) -> None:
+    """Raises OSError where the proxy makes no tunnel."""
+    wire.sendall(encode_connect(address))
+    answer = b""
+    while not check_tunnel(answer):
+        data = wire.recv(4096)
+        if not data:
+            raise ProxyRefused("it closed the connection instead of an answer")
+        answer += data
 
 
 def _connect(found: Sequence[tuple[int, int, int, str, tuple[object, ...]]]) -> socket.socket:
@@ -95,7 +118,7 @@ def check_targets(config: Config) -> Iterator[Finding]:
     table = compile_snapshot(config, (), {}, created_s=0).table
     targets = [target for route in table.routes for target in route.targets]
     served = find_served_secrets(config) if targets else frozenset()
-    addresses = {target.id: parse_address(target.url, target.tls_ca)[0] for target in targets}
+    addresses = {target.id: _find_address(target) for target in targets}
     troubles = reach_all(list(dict.fromkeys(addresses.values())))
     good = 0
     for target in targets:
@@ -107,6 +130,14 @@ def check_targets(config: Config) -> Iterator[Finding]:
     if good:
         message = f"{good} of {len(targets)} with a url can be reached; no request was sent"
         yield Finding(name="targets", verdict=Verdict.OK, message=message)
+
+
+def _find_address(target: Target) -> Address:
+    try:
+        proxy = find_proxy(target, read_secret)
+    except LookupError:
+        proxy = parse_proxy(target.proxy or "")  # which then says that it wants them
+    return parse_address(target.url, target.tls_ca, target.tls_cert, target.tls_key, proxy)[0]
 
 
 def reach_all(addresses: Sequence[Address]) -> dict[Address, tuple[str, str] | None]:

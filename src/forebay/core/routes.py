@@ -69,6 +69,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     model: str  #: the model's name there
     api_key: str | None = None  #: a reference (`env:NAME` or `file:PATH`), resolved by the worker
     tls_ca: str | None = None  #: path of a PEM file with the authorities to trust instead of the system's
+    tls_cert: str | None = None  #: likewise with the certificate to show there
+    tls_key: str | None = None  #: likewise with its key; None where that stands in `tls_cert`
+    proxy: str | None = None  #: URL of an HTTP proxy to go through; None or `direct` for none
+    proxy_credentials: str | None = None  #: a reference to `user:password` for it
     connections_max: int = 1024  #: for each worker
     timeouts: Timeouts = Timeouts()
     version: str = ""  #: of the model there, as `forebay.yaml` says; empty when it says nothing

@@ -17,6 +17,7 @@ from forebay.gateway.model import RouteState, State, TargetState
 from forebay.gateway.policy.load import ReplicaLoad
 from forebay.gateway.ways import Ways
 from forebay.net.client import Address, Client, Origin, parse_address
+from forebay.net.dialing import Proxy, parse_proxy
 
 ReadSecret = Callable[[str], str]  #: resolves `env:NAME` or `file:PATH`; raises LookupError with a reason
 
@@ -98,7 +99,8 @@ def _build_target(
     except LookupError as error:
         problem = UpstreamCredentials(f"the credentials of target {target.id} are missing: {error}")
     try:
-        address, path = parse_address(target.url, target.tls_ca)
+        proxy = find_proxy(target, read_secret)
+        address, path = parse_address(target.url, target.tls_ca, target.tls_cert, target.tls_key, proxy)
         if query := urlsplit(target.url).query:
             path += f"?{query}"
         heads, crossings = ways.build(target, address.authority, path, secret)
@@ -109,9 +111,14 @@ def _build_target(
         origin = client.origin(address, target.connections_max, target.id)
     except ValueError:  # its words may hold the URL, and that a password
         problem = TargetMisconfigured(f"the address of target {target.id} is of no use")
+    except LookupError as error:
+        what = f"the credentials for the proxy of target {target.id} are missing: {error}"
+        problem = UpstreamCredentials(what)
     except OSError as error:
-        reason = "it holds no certificate in PEM" if isinstance(error, ssl.SSLError) else error.strerror
-        problem = TargetMisconfigured(f"the file `tls_ca` of target {target.id} is of no use: {reason}")
+        files = {"tls_ca": target.tls_ca, "tls_cert": target.tls_cert}
+        names = " or ".join(f"`{name}`" for name, path in files.items() if path is not None)
+        reason = "it is not what it should be in PEM" if isinstance(error, ssl.SSLError) else error.strerror
+        problem = TargetMisconfigured(f"the file {names} of target {target.id} is of no use: {reason}")
     cell_ok, cell_failed = cells.attempts(target.id)
     return TargetState(
         target=target,
@@ -124,3 +131,15 @@ def _build_target(
         cell_failed=cell_failed,
         load=load,
     )
+
+
+def find_proxy(target: Target, read_secret: ReadSecret) -> Proxy | None:
+    """Through which a target is reached.
+
+    Raises LookupError where its credentials are missing, ValueError for what is no proxy.
+    """
+    if target.proxy in (None, "direct"):
+        return None
+    assert target.proxy is not None
+    reference = target.proxy_credentials
+    return parse_proxy(target.proxy, "" if reference is None else read_secret(reference))

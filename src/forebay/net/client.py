@@ -1,8 +1,8 @@
 """The one HTTP client for upstreams: pools of kept-alive connections, one pool for each origin.
 
-It owns connecting (with a timeout, over TLS where asked), reuse, and the one sweep that enforces every
-deadline, so that a request costs no timer.  It follows no redirect, keeps no cookie, reads no proxy variable
-and never sends a request twice.
+It owns connecting (with a timeout, over TLS where asked; `dialing` knows the way), reuse, and the one sweep
+that enforces every deadline, so that a request costs no timer.  It follows no redirect, keeps no cookie,
+reads no proxy variable and never sends a request twice.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ import re
 import socket
 import ssl
 from collections import deque
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from forebay.core.errors import (
@@ -24,33 +23,38 @@ from forebay.core.errors import (
     TotalTimeout,
 )
 from forebay.net.connection import FRESH, POOLED, REUSED, Connection
+from forebay.net.dialing import Address as Address
+from forebay.net.dialing import (
+    Dialer,
+    Look,
+    Proxy,
+    ProxyRefused,
+    is_numeric,
+    look_at_files,
+    name_host,
+    open_tls,
+)
 from forebay.net.turn import Turn
 
 SWEEP_S = 0.05  #: how often deadlines are looked at; no timeout comes early, nor later than two of these
 IDLE_MAX_S = 4.0  #: common servers close an idle connection after 5 s; we let go before they do
 KEEP_ALIVE_MARGIN_S = 1.0  #: how long before the end of a server's own `Keep-Alive: timeout` we let go
 IDLE_CONNECTIONS_MAX = 512  #: for each origin
+AGE_MAX_S = 300.0  #: of a connection to a name, which may come to stand for another address
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where an origin is: scheme, host, port, and whom to trust there."""
-
-    scheme: str
-    host: str
-    port: int
-    tls_ca: str | None = None
-
-    @property
-    def authority(self) -> str:
-        """The value of the `Host` header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        default = 443 if self.scheme == "https" else 80
-        return host if self.port == default else f"{host}:{self.port}"
-
-
-def parse_address(url: str, tls_ca: str | None = None) -> tuple[Address, str]:
+def parse_address(
+    url: str,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    proxy: Proxy | None = None,
+) -> tuple[Address, str]:
     """Splits a base URL into its address and its path (without a slash at the end).
+
+    Args:
+        tls_ca, tls_cert, tls_key: paths of PEM files: whom to trust, and the client's certificate and key.
+        proxy: through which it is reached.
 
     Raises:
         ValueError: not an http(s) URL with a host.
@@ -59,7 +63,15 @@ def parse_address(url: str, tls_ca: str | None = None) -> tuple[Address, str]:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"not an http or https URL: {url!r}")
     port = parts.port if parts.port is not None else (443 if parts.scheme == "https" else 80)
-    address = Address(scheme=parts.scheme, host=parts.hostname, port=port, tls_ca=tls_ca)
+    address = Address(
+        scheme=parts.scheme,
+        host=parts.hostname,
+        port=port,
+        tls_ca=tls_ca,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        proxy=proxy,
+    )
     return address, parts.path.rstrip("/")
 
 
@@ -70,8 +82,8 @@ class Origin:
     """
 
     __slots__ = (
-        "_client", "_connecting", "_idle", "_open", "_tls", "address", "clock", "connections_max", "loop",
-        "name", "turn",
+        "_client", "_connecting", "_dialer", "_idle", "_made", "_open", "_tls", "address", "clock",
+        "connections_max", "loop", "name", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -81,7 +93,10 @@ class Origin:
         self._idle: deque[Connection] = deque()  #: alive and in nobody's use; the last one used is last
         self._open: set[Connection] = set()
         self._connecting = 0
+        self._made = 0
         self._tls = tls
+        by_name = address.proxy is not None or not is_numeric(address.host)
+        self._dialer = Dialer(client.loop, address) if by_name else None
         self.clock = client
         self.loop = client.loop
         self.turn = client.turn
@@ -147,9 +162,12 @@ class Origin:
         address, tls = self.address, self._tls
         try:
             async with asyncio.timeout(connect_s):
-                _, connection = await self.loop.create_connection(
-                    lambda: Connection(self), address.host, address.port, ssl=tls
-                )
+                if self._dialer is None:
+                    _, connection = await self.loop.create_connection(
+                        lambda: Connection(self), address.host, address.port, ssl=tls
+                    )
+                else:
+                    connection = await self._dial(self._dialer)
         except TimeoutError as error:
             raise ConnectTimeout(f"no connection to {self.name} within {connect_s:g} s") from error
         except ssl.SSLCertVerificationError as error:
@@ -158,9 +176,31 @@ class Origin:
             ) from error
         except ssl.SSLError as error:
             raise ConnectFailed(f"TLS with {self.name} failed: {error.reason or error}") from error
+        except ProxyRefused as error:
+            assert address.proxy is not None
+            proxy = f"{name_host(address.proxy.host)}:{address.proxy.port}"
+            raise ConnectFailed(
+                f"the proxy {proxy} made no tunnel to {self.name}: {error.strerror}"
+            ) from error
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that can't be one
             raise ConnectFailed(f"cannot connect to {self.name}: {_explain(error)}") from error
         connection.trusted = tls
+        return connection
+
+    async def _dial(self, dialer: Dialer) -> Connection:
+        """A connection to what the host's name stands for now, for some minutes: then it may be another."""
+        address, tls = self.address, self._tls
+        wire = await dialer.dial()
+        try:
+            _, connection = await self.loop.create_connection(
+                lambda: Connection(self), sock=wire, ssl=tls, server_hostname=address.host if tls else None
+            )
+        except BaseException:
+            wire.close()
+            raise
+        self._made += 1
+        # Apart from each other, so that they do not all end together.
+        connection.reuse_until = self.loop.time() + AGE_MAX_S * (1 - self._made % 10 / 20)
         return connection
 
     def watch(self, connection: Connection, first_s: float | None, idle_s: float, total_at: float) -> None:
@@ -191,7 +231,7 @@ class Origin:
             connection.abort()
             return
         connection.place = POOLED
-        connection.idle_until = client.time + connection.keep_s
+        connection.idle_until = min(client.time + connection.keep_s, connection.reuse_until)
         self._idle.append(connection)
 
     def forget(self, connection: Connection) -> None:
@@ -242,7 +282,7 @@ class Client:
         self.loop = loop
         self.turn = turn
         self._origins: dict[tuple[Address, str], Origin] = {}
-        self._contexts: dict[str | None, tuple[object, ssl.SSLContext]] = {}
+        self._contexts: dict[tuple[str | None, ...], tuple[Look, ssl.SSLContext]] = {}
         self.active: set[Connection] = set()
         self.closing = False
         self.time = loop.time()  #: the loop's time at the last sweep: exact enough, and free
@@ -255,9 +295,9 @@ class Client:
             owner: whose use it is for: each owner has a pool of its own, and its limit for itself.
 
         Raises:
-            OSError: the file of `tls_ca` can't be read, or holds no certificate (ssl.SSLError).
+            OSError: a file that TLS needs can't be read, or is of no use (ssl.SSLError).
         """
-        tls = self._open_context(address.tls_ca) if address.scheme == "https" else None
+        tls = self._open_context(address) if address.scheme == "https" else None
         origin = self._origins.get((address, owner))
         if origin is None:
             origin = self._origins[address, owner] = Origin(self, address, connections_max, tls)
@@ -265,22 +305,19 @@ class Client:
         origin.trust(tls)
         return origin
 
-    def _open_context(self, tls_ca: str | None) -> ssl.SSLContext:
-        """One for each authority: the system's certificates take a megabyte and many milliseconds to load.
+    def _open_context(self, address: Address) -> ssl.SSLContext:
+        """One for all that trust and show the same: the system's certificates take a megabyte and many
+        milliseconds to load.
 
         A file is read again once it has changed; the system's are not.
         """
-        look = None
-        if tls_ca is not None:
-            status = os.stat(tls_ca)
-            look = status.st_ino, status.st_mtime_ns, status.st_size
-        known = self._contexts.get(tls_ca)
+        files = address.tls_ca, address.tls_cert, address.tls_key
+        look = look_at_files(address)
+        known = self._contexts.get(files)
         if known is not None and known[0] == look:
             return known[1]
-        context = ssl.create_default_context(cafile=tls_ca)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
-        self._contexts[tls_ca] = look, context
+        context = open_tls(address)
+        self._contexts[files] = look, context
         return context
 
     def _tick(self) -> None:

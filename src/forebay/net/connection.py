@@ -11,6 +11,7 @@ import asyncio
 import select
 import ssl
 from collections.abc import AsyncIterator, Callable
+from math import inf
 from typing import Any, Protocol
 
 import httptools
@@ -59,9 +60,33 @@ class Connection(Answer, asyncio.Protocol):
     """An open connection.  Use: `send`, then `some` or `all`, then `release` or `abort`, once."""
 
     __slots__ = (
-        "_argument", "_awaiting", "_callback", "_clock", "_drained", "_error", "_home", "_loop", "_poll",
-        "_request_bytes", "_sending", "_transport", "_turn", "_unsent", "_waiter", "busy", "content_seen",
-        "first_at", "idle_s", "idle_until", "keep_s", "last_at", "paused", "place", "sent_ns", "total_at",
+        "_argument",
+        "_awaiting",
+        "_callback",
+        "_clock",
+        "_drained",
+        "_error",
+        "_home",
+        "_loop",
+        "_poll",
+        "_request_bytes",
+        "_sending",
+        "_transport",
+        "_turn",
+        "_unsent",
+        "_waiter",
+        "busy",
+        "content_seen",
+        "first_at",
+        "idle_s",
+        "idle_until",
+        "keep_s",
+        "last_at",
+        "paused",
+        "place",
+        "reuse_until",
+        "sent_ns",
+        "total_at",
         "trusted",
     )  # fmt: skip
 
@@ -88,6 +113,7 @@ class Connection(Answer, asyncio.Protocol):
         self.place = FRESH
         self.trusted: ssl.SSLContext | None = None  #: the authorities that it was made with
         self.content_seen = False
+        self.reuse_until = inf  #: the loop's time from which on it serves nobody else
         self.keep_s = 0.0
         self.idle_until = 0.0
         self.first_at: float | None = None
