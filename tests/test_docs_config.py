@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import trustme
 
 from forebay.app.config import load_config
 from forebay.engines.weights import find_gguf
@@ -30,9 +31,19 @@ def test_there_are_examples() -> None:
     assert {name.partition(":")[0] for name in EXAMPLES} >= {"README.md", "docs/configuration.md"}
 
 
+def write_certificates(folder: Path) -> None:
+    """What the examples name."""
+    ca = trustme.CA()
+    ours = ca.issue_cert("gateway.example")
+    ca.cert_pem.write_to_path(str(folder / "ca.pem"))
+    ours.cert_chain_pems[0].write_to_path(str(folder / "gateway.pem"))
+    ours.private_key_pem.write_to_path(str(folder / "gateway.key"))
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_configuration_that_is_shown_is_valid(name: str, tmp_path: Path) -> None:
     text = EXAMPLES[name]
+    write_certificates(tmp_path)
     file = tmp_path / "forebay.yaml"
     file.write_text(WEIGHTS.sub(str(find_gguf("embedded:smollm2-135m")), text))
     config = load_config(file, {name: make_secret(name) for name in SECRETS.findall(text)})
