@@ -120,7 +120,7 @@ def test_whole_answers(blocks: tuple[Any, ...], message: dict[str, Any]) -> None
             call["function"]["arguments"] = json.dumps(
                 json.loads(call["function"]["arguments"]), ensure_ascii=False, separators=(",", ":")
             )
-    assert found == {"role": "assistant"} | message
+    assert found == {"role": "assistant", "refusal": None, "annotations": []} | message
     assert (made["model"], made["object"]) == ("m", "chat.completion")
     assert made["choices"][0]["finish_reason"] == ("tool_calls" if "tool_calls" in message else "stop")
 

@@ -21,7 +21,7 @@ def test_a_whole_answer_is_a_chat_completion() -> None:
         "choices": [
             {
                 "index": 0,
-                "message": {"role": "assistant", "content": "Hello"},
+                "message": {"role": "assistant", "content": "Hello", "refusal": None, "annotations": []},
                 "logprobs": None,
                 "finish_reason": "stop",
             }
@@ -35,6 +35,8 @@ def test_all_kinds_of_parts_find_their_place() -> None:
     assert made["finish_reason"] == "tool_calls"
     assert made["message"] == {
         "role": "assistant",
+        "refusal": None,
+        "annotations": [],
         "content": "Let me look. 😀",
         "reasoning_content": "First, hm.\n",
         "thinking_blocks": [
@@ -75,13 +77,23 @@ def test_a_call_without_an_id_gets_one_that_is_its_own() -> None:
 def test_calls_alone_have_null_for_content_and_nothing_at_all_is_an_empty_text() -> None:
     assert decode(response(function_call(CALLS[1])))["choices"][0]["message"]["content"] is None
     bare = response() | {"candidates": [{"finishReason": "MAX_TOKENS"}]}
-    assert decode(bare)["choices"][0]["message"] == {"role": "assistant", "content": ""}
+    assert decode(bare)["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": "",
+        "refusal": None,
+        "annotations": [],
+    }
 
 
 def test_parts_that_nobody_knows_are_passed_over() -> None:
     image = {"inlineData": {"mimeType": "image/png", "data": "iVBO"}}
     made = decode(response({"novelty": {"a": 1}}, image, text("a")))
-    assert made["choices"][0]["message"] == {"role": "assistant", "content": "a"}
+    assert made["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": "a",
+        "refusal": None,
+        "annotations": [],
+    }
 
 
 def test_several_candidates_are_several_choices() -> None:
@@ -147,6 +159,7 @@ def test_a_prompt_that_was_blocked_is_a_choice_without_content() -> None:
             "index": 0,
             "message": {
                 "role": "assistant",
+                "annotations": [],
                 "content": None,
                 "refusal": "The prompt was blocked: SAFETY.",
             },

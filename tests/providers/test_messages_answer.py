@@ -16,6 +16,7 @@ from forebay.core.errors import UpstreamProtocol
 from forebay.core.events import Tokens
 from forebay.net.sse import EventSplitter, EventTooLarge, parse_event
 from forebay.providers import openai
+from forebay.providers.anthropic_chat_usage import NO_MESSAGES_USAGE
 from forebay.providers.anthropic_stream import MessagesMeter
 from forebay.providers.anthropic_usage import read_answer_usage
 from forebay.providers.chat_to_anthropic import ChatToAnthropic
@@ -107,10 +108,12 @@ def test_a_completion_is_a_message() -> None:
         "type": "message",
         "role": "assistant",
         "model": "m",
-        "content": [{"type": "text", "text": "Hello"}],
+        "content": [{"type": "text", "text": "Hello", "citations": None}],
         "stop_reason": "end_turn",
         "stop_sequence": None,
-        "usage": {"input_tokens": 7, "output_tokens": 5},
+        "stop_details": None,
+        "container": None,
+        "usage": NO_MESSAGES_USAGE | {"input_tokens": 7, "output_tokens": 5},
     }
 
 
@@ -118,10 +121,22 @@ def test_calls_become_blocks() -> None:
     made = encode(chat_completion("So.", tool_calls=CALLS))
     assert made["stop_reason"] == "tool_use"
     assert made["content"] == [
-        {"type": "text", "text": "So."},
-        {"type": "tool_use", "id": "call_1", "name": "look_up", "input": {"q": "a", "deep": {"n": [1, 2]}}},
-        {"type": "tool_use", "id": "call_2", "name": "now", "input": {}},
-        {"type": "tool_use", "id": "call_3", "name": "look_up", "input": {"q": "ü"}},
+        {"type": "text", "text": "So.", "citations": None},
+        {
+            "type": "tool_use",
+            "id": "call_1",
+            "name": "look_up",
+            "input": {"q": "a", "deep": {"n": [1, 2]}},
+            "caller": {"type": "direct"},
+        },
+        {"type": "tool_use", "id": "call_2", "name": "now", "input": {}, "caller": {"type": "direct"}},
+        {
+            "type": "tool_use",
+            "id": "call_3",
+            "name": "look_up",
+            "input": {"q": "ü"},
+            "caller": {"type": "direct"},
+        },
     ]
 
 
@@ -129,7 +144,7 @@ def test_calls_become_blocks() -> None:
 def test_reasoning_becomes_a_block_without_a_signature(name: str) -> None:
     assert encode(with_message(**{name: "Hm."}))["content"] == [
         {"type": "thinking", "thinking": "Hm.", "signature": ""},
-        {"type": "text", "text": "Hello"},
+        {"type": "text", "text": "Hello", "citations": None},
     ]
 
 
@@ -147,8 +162,11 @@ def test_signed_thinking_goes_before_reasoning() -> None:
     [
         (None, []),
         ("", []),
-        (" \n", [{"type": "text", "text": " \n"}]),
-        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], [{"type": "text", "text": "ab"}]),
+        (" \n", [{"type": "text", "text": " \n", "citations": None}]),
+        (
+            [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            [{"type": "text", "text": "ab", "citations": None}],
+        ),
     ],
 )
 def test_what_the_model_said_is_neither_dropped_nor_made_up(content: object, blocks: object) -> None:
@@ -196,7 +214,7 @@ def test_a_forced_call_that_says_stop_has_called() -> None:
 
 def test_a_refusal_is_said_and_named() -> None:
     made = encode(with_message(content=None, refusal="Not that."))
-    assert made["content"] == [{"type": "text", "text": "Not that."}]
+    assert made["content"] == [{"type": "text", "text": "Not that.", "citations": None}]
     assert made["stop_reason"] == "refusal"
     told = read_message_stream(translate(stream_of({"refusal": "Not "}, {"refusal": "that."})))
     assert [block.model_dump(include={"text"}) for block in told.content] == [{"text": "Not that."}]
@@ -264,7 +282,7 @@ def test_usage_is_what_anthropic_would_say_and_counts_the_same(
 ) -> None:
     answer = msgspec.json.encode(chat_completion(tokens=told))
     made = TRANSLATOR.encode_answer(answer)
-    assert json.loads(made)["usage"] == expected
+    assert json.loads(made)["usage"] == NO_MESSAGES_USAGE | expected
     assert openai.read_answer(answer) == read_answer_usage(made) == tokens
     out = translate(b"".join(chat_stream(tokens=told)))
     assert read_events(out)[-2]["usage"] == expected
@@ -277,14 +295,14 @@ def test_usage_survives_both_translations(
 ) -> None:
     said = anthropic.message(tokens=expected)
     chat = ChatToAnthropic().decode_answer(msgspec.json.encode(said), "m")
-    assert json.loads(TRANSLATOR.encode_answer(chat))["usage"] == expected
+    assert json.loads(TRANSLATOR.encode_answer(chat))["usage"] == NO_MESSAGES_USAGE | expected
     assert openai.read_answer(chat) == tokens
 
 
 def test_nothing_counted_is_0_for_the_client() -> None:
     completion = chat_completion()
     del completion["usage"]
-    assert encode(completion)["usage"] == {"input_tokens": 0, "output_tokens": 0}
+    assert encode(completion)["usage"] == NO_MESSAGES_USAGE
     out = translate(b"".join(chat_stream(include_usage=False)))
     assert read_events(out)[-2]["usage"] == {"input_tokens": 0, "output_tokens": 0}
 
@@ -306,10 +324,16 @@ def test_a_stream_of_text_is_told_event_by_event() -> None:
                 "content": [],
                 "stop_reason": None,
                 "stop_sequence": None,
-                "usage": {"input_tokens": 0, "output_tokens": 0},
+                "stop_details": None,
+                "container": None,
+                "usage": NO_MESSAGES_USAGE,
             },
         },
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {
+            "type": "content_block_start",
+            "index": 0,
+            "content_block": {"type": "text", "text": "", "citations": None},
+        },
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hel"}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "lo"}},
         {"type": "content_block_stop", "index": 0},
@@ -386,7 +410,9 @@ def test_signed_thinking_survives_both_translations_of_a_stream() -> None:
     target = ChatToAnthropic().new_stream("m")
     chat = target.feed(b"".join(anthropic.message_events(said))) + target.finish()
     told = read_message_stream(translate(chat))
-    assert [block.model_dump(exclude_none=True) for block in told.content] == blocks
+    assert [block.model_dump(exclude_none=True) for block in told.content] == [
+        {name: value for name, value in block.items() if value is not None} for block in blocks
+    ]
     assert told.stop_reason == "tool_use"
     assert told.usage.model_dump(exclude_none=True) == said["usage"]
 

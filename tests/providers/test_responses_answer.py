@@ -120,13 +120,17 @@ def test_a_completion_is_a_response() -> None:
         "prompt_cache_key": None,
         "reasoning": None,
         "safety_identifier": None,
-        "service_tier": None,
+        "service_tier": "default",
         "store": False,
-        "temperature": None,
+        "temperature": 1.0,
         "text": {"format": {"type": "text"}},
         "tool_choice": "auto",
         "tools": [],
-        "top_p": None,
+        "top_p": 1.0,
+        "top_logprobs": 0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "completed_at": None,
         "truncation": "disabled",
         "user": None,
         "usage": {
@@ -152,9 +156,26 @@ def test_a_response_repeats_its_request() -> None:
         "tool_choice": None,
     }
     made = encode(chat_completion(), TRANSLATOR.bind(json.dumps(asked).encode()))
-    for name in asked.keys() - {"input", "tool_choice"}:
+    for name in asked.keys() - {"input", "tool_choice", "tools"}:
         assert made[name] == asked[name]
     assert made["tool_choice"] == "auto"
+    tool = {"name": "f", "parameters": {"type": "object"}, "strict": False}
+    assert made["tools"] == [{"type": "function", "description": None} | tool]
+
+
+def test_what_a_request_left_out_of_a_part_is_said_too() -> None:
+    schema = {"type": "json_schema", "name": "n", "schema": {}}
+    asked = {"reasoning": {"effort": "low"}, "text": {"format": schema}, "tools": [{"type": "web_search"}]}
+    made = encode(chat_completion(), TRANSLATOR.bind(json.dumps(asked).encode()))
+    assert made["reasoning"] == {"effort": "low", "summary": None}
+    assert made["text"] == {"format": schema | {"description": None, "strict": False}}
+    assert made["tools"] == [{"type": "web_search"}]
+    brief = {"text": {"verbosity": "low"}}
+    made = encode(chat_completion(), TRANSLATOR.bind(json.dumps(brief).encode()))
+    assert made["text"] == {"format": {"type": "text"}, "verbosity": "low"}
+    odd = TRANSLATOR.bind(b'{"reasoning": "x", "tools": 3, "text": {"format": null}}')
+    made = json.loads(odd.encode_answer(json.dumps(chat_completion()).encode()))
+    assert (made["reasoning"], made["tools"], made["text"]) == ("x", 3, {"format": None})
 
 
 def test_calls_become_items() -> None:

@@ -133,6 +133,14 @@ class SigningTranslator(TargetTranslator, Protocol):
         ...
 
 
+class NamingTranslator(TargetTranslator, Protocol):
+    """One whose target gives its answers no id, which callers want to see."""
+
+    def name_answer(self, answer_id: str) -> TargetTranslator:
+        """The translator of the answer to one request, which shall have this id."""
+        ...
+
+
 class ForeignStreams(Protocol):
     """What a target translator says beside the rest where its streams are no server-sent events."""
 

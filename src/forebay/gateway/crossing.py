@@ -17,6 +17,7 @@ from forebay.core.translation import (
     CallerTranslator,
     ErrorReader,
     Headers,
+    NamingTranslator,
     SigningTranslator,
     StreamTranslator,
     TargetTranslator,
@@ -146,13 +147,24 @@ class Crossing:
         caller = self.caller
         return cast(BindingTranslator, caller).bind(request) if hasattr(caller, "bind") else caller
 
-    def decode_answer(self, body: bytes, target: Target, request: bytes = b"") -> tuple[bytes, Reading]:
+    def _name(self, answer_id: str) -> TargetTranslator | None:
+        """The target's translator for one answer."""
+        target = self.target
+        if hasattr(target, "name_answer"):
+            return cast(NamingTranslator, target).name_answer(answer_id)
+        return target
+
+    def decode_answer(
+        self, body: bytes, target: Target, request: bytes = b"", answer_id: str = ""
+    ) -> tuple[bytes, Reading]:
         """The caller's whole answer, and what it cost.  Raises UpstreamProtocol on what is no answer.
 
         Args:
             request: the caller's body.
+            answer_id: the answer's, where the target gives it none.
         """
-        chat = body if self.target is None else self.target.decode_answer(body, target.model)
+        translator = self._name(answer_id)
+        chat = body if translator is None else translator.decode_answer(body, target.model)
         reading = self.inner.read_ruled_answer(target.usage, chat)
         caller = self._bind(request)
         return (chat if caller is None else caller.encode_answer(chat)), reading
@@ -198,15 +210,12 @@ class Crossing:
         hide_usage: bool,
         event_max_bytes: int,
         request: bytes = b"",
+        answer_id: str = "",
     ) -> Meter:
-        """Reads one stream and translates it on its way.
-
-        Args:
-            request: the caller's body.
-        """
+        """Reads one stream and translates it on its way; for the arguments see `decode_answer`."""
         if not self.is_translated:
             return speech.new_meter(hide_usage=hide_usage, event_max_bytes=event_max_bytes)
-        caller, translator, rules = self._bind(request), self.target, target.usage
+        caller, translator, rules = self._bind(request), self._name(answer_id), target.usage
         hide = hide_usage and caller is None
         if rules:
             meter = self.inner.new_ruled_meter(rules, hide_usage=hide, event_max_bytes=event_max_bytes)

@@ -321,7 +321,9 @@ class Relay:
             status, after = crossing.read_error_head(answer.status, answer.retry_after, answer.body)
             body = crossing.decode_error(status, answer.body)
             return msgspec.structs.replace(answer, status=status, body=body, retry_after=after)
-        body, reading = crossing.decode_answer(answer.body, exchange.target_state.target, exchange.body)
+        body, reading = crossing.decode_answer(
+            answer.body, exchange.target_state.target, exchange.body, exchange.id
+        )
         return Answer(answer.status, JSON_TYPE, body, reading=reading)
 
     def translate_error(self, answer: Answer, secret: bytes, exchange: Exchange) -> Answer:

@@ -56,7 +56,12 @@ def new_meter(exchange: Exchange) -> Meter:
     dialect, target = exchange.dialect, exchange.target_state.target
     if exchange.crossing is not None:
         return exchange.crossing.new_meter(
-            dialect, target, hide_usage=hide, event_max_bytes=event_max, request=exchange.body
+            dialect,
+            target,
+            hide_usage=hide,
+            event_max_bytes=event_max,
+            request=exchange.body,
+            answer_id=exchange.id,
         )
     if target.usage:
         return dialect.new_ruled_meter(target.usage, hide_usage=hide, event_max_bytes=event_max)

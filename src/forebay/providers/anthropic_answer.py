@@ -13,6 +13,7 @@ from forebay.core.errors import UpstreamProtocol
 from forebay.net.sse import EventSplitter, encode_event, parse_event
 from forebay.providers.anthropic_chat_usage import NO_USAGE, build_chat_usage, read_messages_usage
 from forebay.providers.anthropic_usage import AnthropicUsage
+from forebay.providers.chat_answer import start_message
 from forebay.providers.json_edit import NOTHING, UNREADABLE
 
 _FINISH: Final = {
@@ -104,7 +105,7 @@ def decode_answer(body: bytes, model: str) -> bytes:
         ) from None
     calls = [_decode_call(block) for block in answer.content if block.type == "tool_use"]
     text = "".join(block.text for block in answer.content if block.type == "text")
-    message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
+    message = start_message(text if text or not calls else None)
     if answer.stop_reason == "refusal" and answer.stop_details and answer.stop_details.explanation:
         message["refusal"] = answer.stop_details.explanation
     thought = "".join(block.thinking for block in answer.content if block.type == "thinking")

@@ -16,6 +16,18 @@ Usage = dict[str, Any]
 
 
 NO_USAGE = AnthropicUsage()
+#: What is said of an answer that counted nothing, and what stands where nothing was told of a part.
+NO_MESSAGES_USAGE: Usage = {
+    "input_tokens": 0,
+    "output_tokens": 0,
+    "cache_creation": None,
+    "cache_creation_input_tokens": None,
+    "cache_read_input_tokens": None,
+    "inference_geo": None,
+    "output_tokens_details": None,
+    "server_tool_use": None,
+    "service_tier": None,
+}
 
 
 def read_messages_usage(raw: msgspec.Raw | bytes) -> AnthropicUsage:
@@ -45,7 +57,15 @@ def build_chat_usage(usage: AnthropicUsage) -> Usage | None:
 
 
 def build_messages_usage(raw: msgspec.Raw | bytes) -> Usage:
-    """Anthropic's usage from OpenAI's; 0 for a whole that was not told, because its clients want a number."""
+    """Anthropic's usage of a message from OpenAI's, with null for what was not told."""
+    return NO_MESSAGES_USAGE | build_delta_usage(raw)
+
+
+def build_delta_usage(raw: msgspec.Raw | bytes) -> Usage:
+    """Anthropic's usage at the end of a stream, which has only what was told.
+
+    0 for a whole that was not told, because its clients want a number.
+    """
     tokens = read_usage(raw) if bytes(raw) not in (b"", b"null") else None
     if tokens is None:
         return {"input_tokens": 0, "output_tokens": 0}

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from forebay.core.errors import UpstreamProtocol
+from forebay.providers.chat_answer import start_message
 from forebay.providers.json_edit import NOTHING, UNREADABLE
 from forebay.providers.openai_usage import Count
 
@@ -140,8 +141,11 @@ _decode_usage = msgspec.json.Decoder(TokenUsage).decode
 _decode_error = msgspec.json.Decoder(_Error).decode
 
 
-def decode_answer(body: bytes, model: str) -> bytes:
-    """A chat completion.  It has no id and no time of its making, because none is told.
+def decode_answer(body: bytes, model: str, answer_id: str = "") -> bytes:
+    """A chat completion.  It has no time of its making, because none is told.
+
+    Args:
+        answer_id: what the answer is called; Bedrock says no name in its body.
 
     Raises:
         UpstreamProtocol: it is no answer of Converse, or the model's output is of no use.
@@ -153,10 +157,9 @@ def decode_answer(body: bytes, model: str) -> bytes:
     if answer.stop_reason in FAILED:
         raise UpstreamProtocol(explain_failure(answer.stop_reason))
     blocks = answer.output.message.content
-    message: dict[str, Any] = {"role": "assistant"}
     text = "".join(block.words for block in blocks)
     calls = [_decode_call(block.tool_use) for block in blocks if is_call(block.tool_use)]
-    message["content"] = text if text or not calls else None
+    message = start_message(text if text or not calls else None)
     thoughts = [made for block in blocks if (made := _decode_thought(block)) is not None]
     if thought := "".join(made.get("thinking", "") for made in thoughts):
         message["reasoning_content"] = thought
@@ -166,7 +169,7 @@ def decode_answer(body: bytes, model: str) -> bytes:
         message["tool_calls"] = calls
     reason = FINISH.get(answer.stop_reason, "stop")
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
-    completion = build_head(model, "chat.completion") | {"choices": [choice]}
+    completion = build_head(model, "chat.completion", answer_id) | {"choices": [choice]}
     return msgspec.json.encode(completion | describe_cost(answer.usage, answer.service_tier))
 
 
@@ -196,8 +199,8 @@ def _decode_thought(block: _Block) -> dict[str, str] | None:
     return {"type": "thinking", "thinking": text.text, "signature": text.signature}
 
 
-def build_head(model: str, kind: str) -> dict[str, Any]:
-    return {"id": "", "object": kind, "created": 0, "model": model}
+def build_head(model: str, kind: str, answer_id: str) -> dict[str, Any]:
+    return {"id": answer_id, "object": kind, "created": 0, "model": model}
 
 
 def describe_cost(usage: msgspec.Raw, tier: Tier | None) -> dict[str, Any]:

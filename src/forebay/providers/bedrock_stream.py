@@ -85,11 +85,13 @@ class BedrockStream:
     Args:
         model: what the chunks call the model.
         event_max_bytes: the longest message that is held while its end has not come.
+        answer_id: what they call the answer.
     """
 
-    __slots__ = ("_calls", "_decoder", "_is_over", "_model", "_open", "_thoughts")
+    __slots__ = ("_answer_id", "_calls", "_decoder", "_is_over", "_model", "_open", "_thoughts")
 
-    def __init__(self, model: str, *, event_max_bytes: int) -> None:
+    def __init__(self, model: str, *, event_max_bytes: int, answer_id: str = "") -> None:
+        self._answer_id = answer_id
         self._decoder = EventStreamDecoder(event_max_bytes)
         self._model = model
         self._open: dict[int, _Call] = {}  # by the index of their block
@@ -186,7 +188,7 @@ class BedrockStream:
         cost = describe_cost(event.usage, event.service_tier)
         if "usage" not in cost:
             return _DONE
-        chunk = build_head(self._model, _CHUNK) | {"choices": []} | cost
+        chunk = build_head(self._model, _CHUNK, self._answer_id) | {"choices": []} | cost
         return encode_event(msgspec.json.encode(chunk)) + _DONE
 
     def _fail(self, name: str, message: str) -> bytes:
@@ -196,7 +198,7 @@ class BedrockStream:
 
     def _write(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        chunk = build_head(self._model, _CHUNK) | {"choices": [choice]}
+        chunk = build_head(self._model, _CHUNK, self._answer_id) | {"choices": [choice]}
         return encode_event(msgspec.json.encode(chunk))
 
 

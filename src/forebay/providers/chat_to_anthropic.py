@@ -15,6 +15,7 @@ from forebay.providers.anthropic_content import TARGET, encode_messages
 from forebay.providers.anthropic_tools import encode_tools
 from forebay.providers.anthropic_wire import VERSION, AnthropicWire
 from forebay.providers.json_edit import NOTHING
+from forebay.providers.openai_reasoning import settle_effort
 from forebay.providers.strict_fields import check_known, check_refused, read_body, read_top, refuse
 from forebay.providers.translation import EVENT_MAX_BYTES, Headers, StreamTranslator
 
@@ -34,6 +35,7 @@ MAPPED: Final = frozenset(
             "top_k",
         ),
         *("stop", "tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort"),
+        "reasoning",
         *("thinking", "user", "safety_identifier", "service_tier", "cache_control"),
     }
 )
@@ -88,6 +90,7 @@ class _Chat(msgspec.Struct, frozen=True):
     stop: str | list[str] | None = None
     response_format: _Format | None = None
     reasoning_effort: str | None = None
+    reasoning: msgspec.Raw = NOTHING
     thinking: msgspec.Raw = NOTHING
     user: str | None = None
     safety_identifier: str | None = None
@@ -115,7 +118,7 @@ class ChatToAnthropic:
         check_refused(fields, REFUSED, "", TARGET)
         if "messages" not in fields:
             raise MissingField("the request has no `messages`", param="messages")
-        chat = read_top(_decode_chat, body)
+        chat = settle_effort(read_top(_decode_chat, body), TARGET)
         limit = chat.max_tokens if chat.max_completion_tokens is None else chat.max_completion_tokens
         system, messages = encode_messages(fields["messages"])
         request: dict[str, Any] = {

@@ -20,6 +20,8 @@ from forebay.providers.bedrock_media import TARGET
 from forebay.providers.bedrock_stream import BedrockStream
 from forebay.providers.bedrock_tools import NULL, encode_tools
 from forebay.providers.eventstream import MEDIA_TYPE
+from forebay.providers.json_edit import NOTHING
+from forebay.providers.openai_reasoning import settle_effort
 from forebay.providers.sigv4 import Scope, parse_credentials, sign_request
 from forebay.providers.strict_fields import check_known, check_refused, read, read_body, read_top, refuse
 from forebay.providers.translation import EVENT_MAX_BYTES, Headers, StreamTranslator
@@ -27,7 +29,7 @@ from forebay.providers.translation import EVENT_MAX_BYTES, Headers, StreamTransl
 MAPPED: Final = frozenset(
     {"model", "messages", "stream", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k"}
     | {"stop", "tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort"}
-    | {"thinking", "service_tier", "cache_control", "additionalModelRequestFields"}
+    | {"reasoning", "thinking", "service_tier", "cache_control", "additionalModelRequestFields"}
 )
 #: They change nothing of an answer, or are the gateway's.
 IDLE: Final = frozenset(
@@ -94,6 +96,7 @@ class _Chat(msgspec.Struct, frozen=True):
     stop: str | list[str] | None = None
     response_format: _Format | None = None
     reasoning_effort: str | None = None
+    reasoning: msgspec.Raw = NOTHING
     thinking: dict[str, msgspec.Raw] | None = None
     service_tier: str | None = None
     additional: dict[str, msgspec.Raw] | None = msgspec.field(
@@ -106,7 +109,10 @@ _decode_chat = msgspec.json.Decoder(_Chat).decode
 
 class ChatToBedrock:
     """`forebay.core.translation` says what each part is for: `SigningTranslator`, `ForeignStreams`,
-    `ErrorReader`.
+    `ErrorReader`, `NamingTranslator`.
+
+    Args:
+        answer_id: of the answer that is translated.
 
     A secret with colons is what `sigv4.parse_credentials` reads; one without is one of Bedrock's own API
     keys, and goes as a bearer token, unsigned.
@@ -114,13 +120,19 @@ class ChatToBedrock:
 
     stream_type = MEDIA_TYPE
 
+    def __init__(self, *, answer_id: str = "") -> None:
+        self._answer_id = answer_id
+
+    def name_answer(self, answer_id: str) -> "ChatToBedrock":
+        return ChatToBedrock(answer_id=answer_id)
+
     def encode_request(self, body: bytes, model: str, *, stream: bool) -> bytes:
         fields = read_body(body)
         check_known(fields, _KNOWN, "", TARGET)
         check_refused(fields, REFUSED, "", TARGET)
         if "messages" not in fields:
             raise MissingField("the request has no `messages`", param="messages")
-        chat = read_top(_decode_chat, body)
+        chat = settle_effort(read_top(_decode_chat, body), TARGET)
         conversation = encode_messages(fields["messages"])
         cache = read(decode_cache, fields.get("cache_control", NULL), "cache_control")
         if cache is not None:
@@ -138,7 +150,7 @@ class ChatToBedrock:
         return msgspec.json.encode(request | {name: part for name, part in parts.items() if part})
 
     def decode_answer(self, body: bytes, model: str) -> bytes:
-        return decode_answer(body, model)
+        return decode_answer(body, model, self._answer_id)
 
     def decode_error(self, status: int, body: bytes) -> bytes:
         return decode_error(status, body)
@@ -151,7 +163,7 @@ class ChatToBedrock:
         return None
 
     def new_stream(self, model: str, *, event_max_bytes: int = EVENT_MAX_BYTES) -> StreamTranslator:
-        return BedrockStream(model, event_max_bytes=event_max_bytes)
+        return BedrockStream(model, event_max_bytes=event_max_bytes, answer_id=self._answer_id)
 
     def build_path(self, base_path: str, model: str, *, stream: bool) -> str:
         return f"{base_path}/model/{quote(model, safe='')}/{'converse-stream' if stream else 'converse'}"

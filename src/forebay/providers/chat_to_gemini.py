@@ -23,6 +23,7 @@ from forebay.providers.gemini_signatures import is_old
 from forebay.providers.gemini_stream import GeminiStream
 from forebay.providers.gemini_tools import encode_tools
 from forebay.providers.json_edit import NOTHING
+from forebay.providers.openai_reasoning import settle_effort
 from forebay.providers.strict_fields import (
     check_known,
     check_refused,
@@ -38,6 +39,7 @@ MAPPED: Final = frozenset(
     {"model", "messages", "stream", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k"}
     | {"stop", "n", "seed", "frequency_penalty", "presence_penalty", "logprobs", "top_logprobs"}
     | {"tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort"}
+    | {"reasoning"}
     | {"service_tier", "extra_body"}
 )
 #: They change nothing of an answer, or are the gateway's.
@@ -96,6 +98,7 @@ class _Chat(msgspec.Struct, frozen=True):
     top_logprobs: int | None = None
     response_format: _Format | None = None
     reasoning_effort: str | None = None
+    reasoning: msgspec.Raw = NOTHING
     service_tier: str | None = None
     extra_body: msgspec.Raw = NOTHING
 
@@ -120,7 +123,7 @@ class ChatToGemini:
         check_refused(fields, REFUSED, "", TARGET)
         if "messages" not in fields:
             raise MissingField("the request has no `messages`", param="messages")
-        chat = read_top(_decode_chat, body)
+        chat = settle_effort(read_top(_decode_chat, body), TARGET)
         encoder = MessageEncoder(model=model, sends_ids=not self.is_vertex, needs_types=self.is_vertex)
         system, contents = encoder.encode(fields["messages"])
         request: dict[str, Any] = {"contents": contents}

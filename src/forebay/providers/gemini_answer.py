@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from forebay.core.errors import UpstreamProtocol
+from forebay.providers.chat_answer import start_message
 from forebay.providers.gemini_signatures import TEXT, THOUGHT, name_call, write_mark
 from forebay.providers.gemini_usage import build_chat_usage, read_usage_metadata
 from forebay.providers.json_edit import NOTHING, UNREADABLE
@@ -213,7 +214,7 @@ def decode_answer(body: bytes, model: str) -> bytes:
         raise UpstreamProtocol(f"The upstream's answer is none of Google's: {error}") from None
     refusal = answer.refusal
     if refusal is not None:
-        message: Delta = {"role": "assistant", "content": None, "refusal": refusal}
+        message = start_message(None) | {"refusal": refusal}
         choices = [{"index": 0, "message": message, "logprobs": None, "finish_reason": _BLOCKED}]
     elif answer.candidates:
         choices = [_decode_choice(each, answer.response_id or "") for each in answer.candidates]
@@ -274,7 +275,7 @@ def _join(deltas: list[Delta]) -> Delta:
         calls += [
             {name: each[name] for name in each if name != "index"} for each in delta.get("tool_calls", ())
         ]
-    message: Delta = {"role": "assistant", "content": texts.pop("content", None if calls else "")} | texts
+    message = start_message(texts.pop("content", None if calls else "")) | texts
     if blocks:
         message["thinking_blocks"] = list(blocks.values())
     if calls:

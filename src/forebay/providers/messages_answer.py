@@ -5,6 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from forebay.core.errors import UpstreamProtocol
+from forebay.providers.anthropic_chat_usage import NO_MESSAGES_USAGE as NO_USAGE
 from forebay.providers.anthropic_chat_usage import build_messages_usage
 from forebay.providers.anthropic_errors import find_type, wrap_error
 from forebay.providers.json_edit import NOTHING, UNREADABLE, check_object
@@ -92,11 +93,7 @@ def encode_answer(body: bytes) -> bytes:
     answer_id = completion.id or ""
     content = _encode_message(choice.message, answer_id)
     is_calling = any(block["type"] == "tool_use" for block in content)
-    message = {
-        "id": answer_id,
-        "type": "message",
-        "role": "assistant",
-        "model": completion.model or "",
+    message = start_message(answer_id, completion.model) | {
         "content": content,
         "usage": build_messages_usage(completion.usage),
     }
@@ -105,6 +102,32 @@ def encode_answer(body: bytes) -> bytes:
         message
         | build_stop(choice.finish_reason, choice.stop_reason, is_calling=is_calling, is_refused=is_refused)
     )
+
+
+def start_message(answer_id: str, model: str | None) -> dict[str, Any]:
+    """A message of which nothing has been said; the dialect has its fields where there is nothing in them."""
+    return {
+        "id": answer_id,
+        "type": "message",
+        "role": "assistant",
+        "model": model or "",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "stop_details": None,
+        "container": None,
+        "usage": NO_USAGE,
+    }
+
+
+def build_text(text: str = "") -> Block:
+    return {"type": "text", "text": text, "citations": None}
+
+
+def build_tool_use(call_id: str, name: str, arguments: msgspec.Raw | dict[str, Any]) -> Block:
+    """A call by the model itself, as all are that chat knows."""
+    caller = {"type": "direct"}
+    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments, "caller": caller}
 
 
 def build_stop(
@@ -132,7 +155,7 @@ def _encode_message(message: _Message, answer_id: str) -> list[Block]:
     content = message.content
     if isinstance(content, list):
         content = "".join(part.text or "" for part in content if part.type == "text")
-    blocks += [{"type": "text", "text": text} for text in (content, message.refusal) if text]
+    blocks += [build_text(text) for text in (content, message.refusal) if text]
     for at, call in enumerate(message.tool_calls or ()):
         arguments = (call.function.arguments or "").strip() or "{}"
         try:
@@ -142,12 +165,9 @@ def _encode_message(message: _Message, answer_id: str) -> list[Block]:
                 f"The model called the tool {call.function.name!r} with arguments that are no JSON object."
             ) from None
         blocks.append(
-            {
-                "type": "tool_use",
-                "id": call.id or name_call(answer_id, at),
-                "name": call.function.name,
-                "input": msgspec.Raw(arguments.encode()),
-            }
+            build_tool_use(
+                call.id or name_call(answer_id, at), call.function.name, msgspec.Raw(arguments.encode())
+            )
         )
     return blocks
 

@@ -13,13 +13,21 @@ import msgspec
 from forebay.core.errors import UpstreamProtocol
 from forebay.net.sse import EventSplitter, EventTooLarge, encode_event, parse_event
 from forebay.providers import openai
-from forebay.providers.anthropic_chat_usage import build_messages_usage
+from forebay.providers.anthropic_chat_usage import build_delta_usage
 from forebay.providers.json_edit import NOTHING, UNREADABLE
-from forebay.providers.messages_answer import Thought, build_stop, encode_error, encode_thought, name_call
+from forebay.providers.messages_answer import (
+    Thought,
+    build_stop,
+    build_text,
+    build_tool_use,
+    encode_error,
+    encode_thought,
+    name_call,
+    start_message,
+)
 
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 _EMPTY: Final = frozenset((b"", b"null", b'""', b"{}", b"[]", b"false"))  #: no error, in an event's `error`
-_NO_USAGE: Final = {"input_tokens": 0, "output_tokens": 0}
 
 
 class _Function(msgspec.Struct, frozen=True):
@@ -157,17 +165,7 @@ class MessagesStream:
             return b""
         self._is_started = True
         self._id = chunk.id or ""
-        message: dict[str, Any] = {
-            "id": self._id,
-            "type": "message",
-            "role": "assistant",
-            "model": chunk.model or "",
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": _NO_USAGE,
-        }
-        return _write("message_start", {"message": message})
+        return _write("message_start", {"message": start_message(self._id, chunk.model)})
 
     def _continue(self, choice: _Choice) -> bytes:
         out = b"" if choice.delta is None or self._finish is not None else self._add_delta(choice.delta)
@@ -183,7 +181,7 @@ class MessagesStream:
             out += self._add_thought(Thought(thinking=thinking))
         for text in (delta.content, delta.refusal):
             if text:
-                out += self._add(("text", 0), {"type": "text", "text": ""}, _build_text(text))
+                out += self._add(("text", 0), build_text(), {"type": "text_delta", "text": text})
         self._is_refused = self._is_refused or bool(delta.refusal)
         return out + b"".join(map(self._add_call, delta.tool_calls or ()))
 
@@ -202,12 +200,7 @@ class MessagesStream:
     def _add_call(self, call: _ToolCall) -> bytes:
         self._is_calling = True
         function = call.function or _Function()
-        start = {
-            "type": "tool_use",
-            "id": call.id or name_call(self._id, call.index),
-            "name": function.name or "",
-            "input": {},
-        }
+        start = build_tool_use(call.id or name_call(self._id, call.index), function.name or "", {})
         piece = (
             {"type": "input_json_delta", "partial_json": function.arguments} if function.arguments else None
         )
@@ -274,7 +267,7 @@ class MessagesStream:
             is_calling=self._is_calling,
             is_refused=self._is_refused,
         )
-        usage = build_messages_usage(self._usage)
+        usage = build_delta_usage(self._usage)
         return (
             self._flush() + _write("message_delta", {"delta": stop, "usage": usage}) + _write("message_stop")
         )
@@ -283,10 +276,6 @@ class MessagesStream:
         self._is_over = True
         status = openai.read_error_status(bytes(raw))
         return encode_event(encode_error(openai.wrap_error(bytes(raw)), status), "error")
-
-
-def _build_text(text: str) -> dict[str, str]:
-    return {"type": "text_delta", "text": text}
 
 
 def _write(kind: str, fields: dict[str, Any] | None = None) -> bytes:

@@ -13,6 +13,7 @@ from forebay.providers.json_edit import NOTHING, UNREADABLE
 from forebay.providers.messages_answer import Thought, encode_thought
 from forebay.providers.openai_usage import read_usage
 from forebay.providers.responses_content import pack_thoughts
+from forebay.providers.responses_echo import Echo
 
 Item = dict[str, Any]
 Response = dict[str, Any]
@@ -20,31 +21,6 @@ Response = dict[str, Any]
 #: Why a response is incomplete, by what ended its chat.
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _DEFAULT_CODE: Final = "server_error"
-_TEXT: Final = msgspec.Raw(b'{"format":{"type":"text"}}')
-
-
-class Echo(msgspec.Struct, frozen=True):
-    """What a response repeats of its request, with what stands there if the request is silent."""
-
-    instructions: msgspec.Raw = msgspec.Raw(b"null")
-    max_output_tokens: msgspec.Raw = msgspec.Raw(b"null")
-    max_tool_calls: msgspec.Raw = msgspec.Raw(b"null")
-    metadata: msgspec.Raw = msgspec.Raw(b"{}")
-    parallel_tool_calls: msgspec.Raw = msgspec.Raw(b"true")
-    prompt_cache_key: msgspec.Raw = msgspec.Raw(b"null")
-    reasoning: msgspec.Raw = msgspec.Raw(b"null")
-    safety_identifier: msgspec.Raw = msgspec.Raw(b"null")
-    service_tier: msgspec.Raw = msgspec.Raw(b"null")
-    temperature: msgspec.Raw = msgspec.Raw(b"null")
-    text: msgspec.Raw = _TEXT
-    tool_choice: msgspec.Raw = msgspec.Raw(b'"auto"')
-    tools: msgspec.Raw = msgspec.Raw(b"[]")
-    top_p: msgspec.Raw = msgspec.Raw(b"null")
-    truncation: msgspec.Raw = msgspec.Raw(b'"disabled"')
-    user: msgspec.Raw = msgspec.Raw(b"null")
-
-
-_DEFAULTS: Final = Echo()
 
 
 class _Function(msgspec.Struct, frozen=True):
@@ -92,19 +68,7 @@ class _Error(msgspec.Struct, frozen=True):
 
 
 _decode_completion = msgspec.json.Decoder(_Completion).decode
-_decode_echo = msgspec.json.Decoder(Echo).decode
 _decode_error = msgspec.json.Decoder(_Error).decode
-
-
-def read_echo(request: bytes) -> Echo:
-    """What the response to a request repeats of it; nothing where it can't be read."""
-    try:
-        echo = _decode_echo(request)
-    except UNREADABLE:
-        return _DEFAULTS
-    # Null says nothing, and clients want lists and words where a response has them.
-    silent = [name for name in echo.__struct_fields__ if bytes(getattr(echo, name)) == b"null"]
-    return msgspec.structs.replace(echo, **{name: getattr(_DEFAULTS, name) for name in silent})
 
 
 def encode_answer(body: bytes, echo: Echo) -> bytes:
@@ -134,15 +98,19 @@ def build_response(answer_id: str, created: float | None, model: str | None, ech
     return repeated | {
         "id": f"resp_{answer_id}",
         "object": "response",
-        "created_at": created or 0,
+        "created_at": int(created or 0),
+        "completed_at": None,  # nobody tells it
         "status": "in_progress",
         "background": False,
         "error": None,
+        "frequency_penalty": 0.0,
         "incomplete_details": None,
         "model": model or "",
         "output": [],
+        "presence_penalty": 0.0,
         "previous_response_id": None,
         "store": False,
+        "top_logprobs": 0,
         "usage": None,
     }
 

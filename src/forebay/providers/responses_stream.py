@@ -14,7 +14,6 @@ from forebay.net.sse import EventSplitter, EventTooLarge, encode_event, parse_ev
 from forebay.providers.json_edit import NOTHING, UNREADABLE
 from forebay.providers.messages_answer import Thought
 from forebay.providers.responses_answer import (
-    Echo,
     Item,
     Response,
     build_call,
@@ -27,6 +26,7 @@ from forebay.providers.responses_answer import (
     find_status,
     read_error,
 )
+from forebay.providers.responses_echo import Echo
 
 _EMPTY: Final = frozenset((b"", b"null", b'""', b"{}", b"[]", b"false"))  #: no error, in an event's `error`
 _REST_BYTES: Final = 256  #: of an item beside its words

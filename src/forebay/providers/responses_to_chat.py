@@ -12,8 +12,9 @@ import msgspec
 
 from forebay.core.errors import MissingField
 from forebay.providers.json_edit import NOTHING
-from forebay.providers.responses_answer import Echo, encode_answer, encode_error, read_echo
+from forebay.providers.responses_answer import encode_answer, encode_error
 from forebay.providers.responses_content import CHAT, decode_input, decode_parts, is_text
+from forebay.providers.responses_echo import Echo, read_echo
 from forebay.providers.responses_stream import ResponsesStream
 from forebay.providers.strict_fields import (
     Fields,

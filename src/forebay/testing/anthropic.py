@@ -38,7 +38,7 @@ def usage(
 
 
 def text(words: str) -> Payload:
-    return {"type": "text", "text": words}
+    return {"type": "text", "text": words, "citations": None}
 
 
 def thinking(words: str, signature: str) -> Payload:
@@ -47,7 +47,13 @@ def thinking(words: str, signature: str) -> Payload:
 
 def tool_use(call: ToolCall) -> Payload:
     arguments = msgspec.json.decode(call.arguments or "{}")
-    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+    return {
+        "type": "tool_use",
+        "id": call.id,
+        "name": call.name,
+        "input": arguments,
+        "caller": {"type": "direct"},
+    }
 
 
 def message(
@@ -67,6 +73,8 @@ def message(
         "content": content,
         "stop_reason": stop_reason or _suggest_stop(content),
         "stop_sequence": stop_sequence,
+        "stop_details": None,
+        "container": None,
         "usage": tokens or usage(),
     }
 
