@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 from hypothesis import strategies as st
 from sqlalchemy import select
 
@@ -115,6 +116,13 @@ event_strategy = st.builds(
     duration_ns=st.integers(0, 10**12),
     first_token_ns=unknown_or_count,
     overhead_ns=unknown_or_count,
+)
+
+
+any_event_strategy = st.builds(  # of callers and of mirrors
+    lambda event, mirror_of: msgspec.structs.replace(event, mirror_of=mirror_of),
+    event_strategy,
+    st.sampled_from(["", "", "req_0"]),
 )
 
 

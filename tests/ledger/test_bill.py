@@ -4,16 +4,18 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_examples import BOOK, HOUR_NS, START_NS, World, event_strategy, make_event, price_all
 from sqlalchemy import text
 
-from forebay.core.events import Finished, Tokens, UsageSource
+from forebay.core.events import Finished, Kind, Tokens, UsageSource
 from forebay.ledger.bill import BILL_BY, FIGURES, find_month, load_bill, load_corrections, name_month
 from forebay.ledger.pricing import reprice
-from forebay.ledger.rollup import compute_totals
+from forebay.ledger.rebuild import rebuild_usage
+from forebay.ledger.rollup import DAY_NS, Rollups, compute_totals
 from forebay.ledger.usage import UsageBy, UsageQueryInvalid
 
 HOUR0_NS = START_NS // HOUR_NS * HOUR_NS
@@ -115,3 +117,27 @@ def test_a_month_is_from_its_first_nanosecond_to_that_of_the_next(day: datetime)
 def test_what_is_no_month_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match="2026-11"):
         find_month(word)
+
+
+def test_mirrors_have_a_bill_of_their_own(world: World) -> None:
+    spent = {"usage_source": UsageSource.REPORTED, "tokens": Tokens(input=1000, output=0)}
+    tagged = {"tags": (("customer", "acme"),), **spent}
+    requests = [make_event(number, **tagged) for number in range(3)]
+    copies = [
+        msgspec.structs.replace(each, request_id=f"{each.request_id}.m", mirror_of=each.request_id)
+        for each in requests[:2]
+    ]
+    world.write(*requests, *copies)
+    world.make_ingester(book=BOOK, rollups=Rollups(tags=("customer",))).ingest_once()
+
+    def count(by: tuple[UsageBy, ...], **more: object) -> list[tuple[str | None, int, int | None]]:
+        bill = load_bill(world.database, by=by, since_ns=DAY0_NS, until_ns=DAY0_NS + DAY_NS, **more)  # type: ignore[arg-type]
+        return [(row.kind, row.totals.requests, row.totals.cost_nano_usd) for row in bill.rows]
+
+    for _ in range(2):
+        for by, tag in (((), None), ((UsageBy.TAG,), "customer")):
+            assert count(by, tag=tag) == [(None, 3, 111_300)]
+            assert count(by, tag=tag, where={"kind": Kind.MIRROR}) == [(None, 2, 74_200)]
+            expected = [("mirror", 2, 74_200), ("request", 3, 111_300)]
+            assert count((*by, UsageBy.KIND), tag=tag) == expected
+        assert rebuild_usage(world.database, Rollups(tags=("customer",))) == 5

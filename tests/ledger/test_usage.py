@@ -7,10 +7,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_examples import BOOK, HOUR_NS, START_NS, TAGS, World, event_strategy, make_event, price_all
+from ledger_examples import (
+    BOOK,
+    HOUR_NS,
+    START_NS,
+    TAGS,
+    World,
+    any_event_strategy,
+    make_event,
+    price_all,
+)
 from sqlalchemy import text
 
-from forebay.core.events import Finished
+from forebay.core.events import Finished, Kind
 from forebay.ledger.rebuild import rebuild_usage
 from forebay.ledger.rollup import NO_ROLLUPS, Rollups, compute_totals
 from forebay.ledger.usage import UsageBy, UsageQuery, UsageQueryInvalid, UsageRow, load_usage
@@ -18,7 +27,7 @@ from forebay.ledger.usage import UsageBy, UsageQuery, UsageQueryInvalid, UsageRo
 HOUR0_NS = START_NS // HOUR_NS * HOUR_NS
 NAMES = (
     *("key", "model", "target", "status", "team", "project", "pool", "tier", "region"),
-    *("version", "experiment", "variant"),
+    *("kind", "version", "experiment", "variant"),
 )
 UNIT_S = {UsageBy.HOUR: 3600, UsageBy.DAY: 86400}
 
@@ -46,6 +55,7 @@ def build_queries(by: tuple[UsageBy, ...], tag: str, value: str | None) -> st.Se
         until_ns=moments,
         key=st.none() | st.sampled_from(["key_a", ""]),
         model=st.none() | st.sampled_from(["m", "no such model"]),
+        kind=st.sampled_from([None, None, *Kind]),
         version=most_have_none,
         experiment=most_have_none,
         variant=most_have_none,
@@ -63,6 +73,9 @@ def answer_plainly(events: list[Finished], query: UsageQuery) -> list[UsageRow]:
             getattr(query, name) not in (None, getattr(event, name))
             for name in ("key", "model", "version", "experiment", "variant")
         ):
+            continue
+        kinds = [query.kind] if query.kind else [*Kind] if UsageBy.KIND in query.by else [Kind.REQUEST]
+        if event.kind not in kinds:
             continue
         tag = None if query.tag is None else dict(event.tags).get(query.tag, "")
         if query.tag_value not in (None, tag):
@@ -91,7 +104,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @settings(max_examples=6, deadline=None)
 @given(
-    events=st.lists(event_strategy, min_size=5, max_size=40),
+    events=st.lists(any_event_strategy, min_size=5, max_size=40),
     asked=st.lists(queries, min_size=30, max_size=30),
     rollups=st.sampled_from(
         [NO_ROLLUPS, Rollups(tags=TAGS), Rollups(tags=TAGS, values_max=1), Rollups(pairs_max=1)]

@@ -34,6 +34,7 @@ class BillBy(StrEnum):
     POOL = "pool"
     TIER = "tier"
     REGION = "region"
+    KIND = "kind"
     VERSION = "version"
     EXPERIMENT = "experiment"
     VARIANT = "variant"
@@ -59,6 +60,7 @@ class BillRowView(BillFigures):
     pool: str | None
     tier: str | None
     region: str | None
+    kind: str | None
     version: str | None
     experiment: str | None
     variant: str | None
@@ -95,7 +97,7 @@ class BillRoutes:
     async def get_bill(
         self,
         where: Filters,
-        by: Annotated[list[BillBy], Query(description="What is told apart.", max_length=11)] = [  # noqa: B006
+        by: Annotated[list[BillBy], Query(description="What is told apart.", max_length=12)] = [  # noqa: B006
             BillBy.TEAM,
             BillBy.PROJECT,
             BillBy.MODEL,
@@ -155,6 +157,7 @@ def _show_row(row: UsageRow) -> BillRowView:
         pool=row.pool,
         tier=row.tier,
         region=row.region,
+        kind=row.kind,
         version=row.version,
         experiment=row.experiment,
         variant=row.variant,

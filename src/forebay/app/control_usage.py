@@ -7,7 +7,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 from fastapi import Depends, Query
@@ -15,6 +15,7 @@ from pydantic import Field, StringConstraints
 
 from forebay.app.control_schemas import View
 from forebay.core.errors import CallerError, InvalidValue
+from forebay.core.events import Kind
 from forebay.ledger.rollup import UsageTotals
 from forebay.ledger.usage import UsageBy, UsageQuery, UsageRow, load_usage
 from forebay.store.database import Database
@@ -28,7 +29,7 @@ ModelFilter = Annotated[str, StringConstraints(pattern=r"^[!-~]{0,200}$")]
 Cursor = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_=-]{1,2000}$")]
 LabelFilter = Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x00]*$")]
 TagName = Annotated[str, StringConstraints(pattern=r"^[ -~]{1,64}$")]
-Place = tuple[int, str, str, str, int, str, str, str, str, str, str, str, str, str]
+Place = tuple[int, str, str, str, int, str, str, str, str, str, str, str, str, str, str]
 
 
 def filters(
@@ -38,7 +39,14 @@ def filters(
     experiment: Annotated[LabelFilter | None, Query(description="Only this experiment.")] = None,
     variant: Annotated[LabelFilter | None, Query(description="Only this variant.")] = None,
     tag_value: Annotated[LabelFilter | None, Query(description="Only where the tag has this value.")] = None,
-) -> dict[str, str | None]:
+    kind: Annotated[
+        Kind | None,
+        Query(
+            description="Requests of callers, or the copies of them that mirrors had; without it: requests, "
+            "or both where they are told apart by kind."
+        ),
+    ] = None,
+) -> dict[str, Any]:
     """What is counted, by the names that UsageQuery has for it."""
     return {
         "key": key,
@@ -47,10 +55,11 @@ def filters(
         "experiment": experiment,
         "variant": variant,
         "tag_value": tag_value,
+        "kind": kind,
     }
 
 
-Filters = Annotated[Mapping[str, str | None], Depends(filters)]
+Filters = Annotated[Mapping[str, Any], Depends(filters)]
 
 
 class GroupBy(StrEnum):
@@ -63,6 +72,7 @@ class GroupBy(StrEnum):
     POOL = "pool"
     TIER = "tier"
     REGION = "region"
+    KIND = "kind"
     VERSION = "version"
     EXPERIMENT = "experiment"
     VARIANT = "variant"
@@ -103,6 +113,7 @@ class UsageRowView(View):
     pool: str | None
     tier: str | None
     region: str | None
+    kind: str | None
     version: str | None
     experiment: str | None
     variant: str | None
@@ -151,7 +162,7 @@ def make_query(
     since_s: int | None,
     until_s: int | None,
     tag: str | None,
-    where: Mapping[str, str | None],
+    where: Mapping[str, Any],
 ) -> UsageQuery:
     """Raises InvalidValue."""
     check_period(since_s, until_s)
@@ -165,7 +176,7 @@ def make_query(
         since_ns=None if since_s is None else since_s * 10**9,
         until_ns=None if until_s is None else until_s * 10**9,
         tag=tag,
-        **where,  # type: ignore[arg-type]  # filters are texts
+        **where,
     )
 
 
@@ -181,6 +192,7 @@ def _find_place(row: UsageRow) -> Place:
         row.pool or "",
         row.tier or "",
         row.region or "",
+        row.kind or "",
         row.version or "",
         row.experiment or "",
         row.variant or "",
@@ -212,6 +224,7 @@ def _show_row(row: UsageRow) -> UsageRowView:
         pool=row.pool,
         tier=row.tier,
         region=row.region,
+        kind=row.kind,
         version=row.version,
         experiment=row.experiment,
         variant=row.variant,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Connection
@@ -24,6 +24,7 @@ from forebay.cli.tenancy import find_actor
 from forebay.cli.terminal import BadOption, Outcome, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
 from forebay.cli.usage import give_way, parse_moment, parse_tag, parse_where, take_in
+from forebay.core.events import Kind
 from forebay.gateway.repo import KeyRepo
 from forebay.gateway.repo_audit import Change, append_audit
 from forebay.ledger.bill import (
@@ -55,6 +56,7 @@ class BillOptions:
     since: str | None
     until: str | None
     where: Sequence[str] = ()
+    mirrors: bool = False
     as_json: bool
     csv_file: str | None
     parquet_file: Path | None
@@ -65,7 +67,7 @@ class BillOptions:
 class _Wanted:
     by: tuple[UsageBy, ...]
     tag: str | None
-    where: Mapping[str, str]
+    where: Mapping[str, Any]
     since_ns: int
     until_ns: int
 
@@ -116,7 +118,9 @@ def parse_options(options: BillOptions, now_ns: int) -> _Wanted:
     since_ns, until_ns = _parse_time(options, now_ns)
     if since_ns >= until_ns:
         raise BadOption("the bill ends before it begins", hint="--until must be later than --since")
-    where = parse_where(options.where, tag)
+    where: dict[str, Any] = {**parse_where(options.where, tag)}
+    if options.mirrors:
+        where["kind"] = Kind.MIRROR
     return _Wanted(by=by, tag=tag, where=where, since_ns=since_ns, until_ns=until_ns)
 
 

@@ -15,7 +15,7 @@ import typer
 from forebay.cli.alert_commands import alerts_app
 from forebay.cli.key_commands import keys_app
 from forebay.cli.ledger_commands import ledger_app
-from forebay.cli.options import AsJson, ConfigFile, Where, find_file
+from forebay.cli.options import AsJson, ConfigFile, Mirrors, Where, find_file
 from forebay.cli.route_commands import route_app
 from forebay.cli.signal_commands import signals_app
 from forebay.cli.tenancy_commands import audit, projects_app, teams_app, tokens_app
@@ -134,7 +134,7 @@ def usage(
             "--by",
             metavar="LIST",
             help="Group by key, model, hour, day, target, status, team, project, pool, tier, region, "
-            "version, experiment, variant, tag:NAME.",
+            "kind, version, experiment, variant, tag:NAME.",
         ),
     ] = "key,model",
     since: Annotated[
@@ -144,6 +144,7 @@ def usage(
         ),
     ] = "24h",
     where: Where = None,
+    mirrors: Mirrors = False,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     rebuild: Annotated[
@@ -163,6 +164,7 @@ def usage(
         by=by,
         since=since,
         where=where or (),
+        mirrors=mirrors,
         as_json=as_json,
         as_csv=as_csv,
         rebuild=rebuild,
@@ -178,8 +180,8 @@ def bill(
         typer.Option(
             "--by",
             metavar="LIST",
-            help="Tell apart by team, project, key, model, pool, tier, region, version, experiment, variant, "
-            "day, tag:NAME.",
+            help="Tell apart by team, project, key, model, pool, tier, region, kind, version, experiment, "
+            "variant, day, tag:NAME.",
         ),
     ] = "team,project,model",
     month: Annotated[
@@ -192,6 +194,7 @@ def bill(
         str | None, typer.Option("--until", metavar="DATE", help="End before this date instead.")
     ] = None,
     where: Where = None,
+    mirrors: Mirrors = False,
     as_json: AsJson = False,
     csv_file: Annotated[
         str | None, typer.Option("--csv", metavar="FILE", help="Write CSV; `-` is standard output.")
@@ -219,6 +222,7 @@ def bill(
             since=since,
             until=until,
             where=where or (),
+            mirrors=mirrors,
             as_json=as_json,
             csv_file=csv_file,
             parquet_file=parquet_file,

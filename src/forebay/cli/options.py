@@ -10,6 +10,9 @@ ConfigFile = Annotated[
     typer.Option("--config", "-c", metavar="FILE", help="Use this file instead of ./forebay.yaml."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Mirrors = Annotated[
+    bool, typer.Option("--mirrors", help="Count the copies that mirrors had, instead of requests.")
+]
 Where = Annotated[
     list[str] | None,
     typer.Option(

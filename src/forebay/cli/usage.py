@@ -25,6 +25,7 @@ from forebay.cli.tables import Cell, Column, Table, print_table, terminal_column
 from forebay.cli.terminal import BadOption, Outcome, is_plain, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
 from forebay.cli.usage_hours import MARKS_MAX, Hours, can_show_hours, compute_sparkline, fold_hours
+from forebay.core.events import Kind
 from forebay.gateway.repo import KeyRepo
 from forebay.ledger.ingest import Ingester, IngestLimits
 from forebay.ledger.marks import NoLongerKept
@@ -66,6 +67,7 @@ def usage(
     by: str,
     since: str,
     where: Sequence[str] = (),
+    mirrors: bool = False,
     as_json: bool,
     as_csv: bool,
     rebuild: bool = False,
@@ -74,7 +76,8 @@ def usage(
     if as_json and as_csv:
         raise BadOption("--json and --csv can't go together", hint="choose one of them")
     words, tag = parse_tag(by)
-    query = UsageQuery(by=parse_by(words), since_ns=parse_since(since, clock.wall_ns()))
+    kind = Kind.MIRROR if mirrors else None
+    query = UsageQuery(by=parse_by(words), since_ns=parse_since(since, clock.wall_ns()), kind=kind)
     query = replace(query, **parse_where(where, tag))  # type: ignore[arg-type]  # filters are texts
     answer = _load(load_usable_config(file), query, clock, rebuild=rebuild)
     if as_json:
@@ -297,6 +300,7 @@ _GROUP_TEXTS: Final[dict[UsageBy, Callable[[UsageRow, Mapping[str, str]], str]]]
     UsageBy.POOL: lambda row, names: row.pool or "(none)",
     UsageBy.TIER: lambda row, names: row.tier or "(none)",
     UsageBy.REGION: lambda row, names: row.region or "(none)",
+    UsageBy.KIND: lambda row, names: row.kind or "(none)",
     UsageBy.VERSION: lambda row, names: row.version or "(none)",
     UsageBy.EXPERIMENT: lambda row, names: row.experiment or "(none)",
     UsageBy.VARIANT: lambda row, names: row.variant or "(none)",

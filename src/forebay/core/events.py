@@ -21,6 +21,13 @@ class UsageSource(StrEnum):
     NONE = "none"  #: nothing was spent: the request never reached a target
 
 
+class Kind(StrEnum):
+    """Who asked."""
+
+    REQUEST = "request"  #: a caller
+    MIRROR = "mirror"  #: nobody: it is a copy of a caller's request, for comparison
+
+
 class Tokens(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Disjoint token classes: their sum is the total.  `None` where the class is unknown."""
 
@@ -84,6 +91,13 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     version: str = ""  #: of the model, as `forebay.yaml` says of the last target tried
     asked_model: str = ""  #: the public name that the caller named, where another model answered in its place
     prices: str = ""  #: names the price book by which it is priced; for ingest alone, and in no table
+    mirror_of: str = ""  #: id of the request of which this is a copy, for a mirror; both have one `at_ns`
+    mirror_same: bool | None = None  #: whether both answers held the same, where they were compared
+    mirrors_dropped: int = 0  #: copies that this worker dropped since the mirror's last record
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.MIRROR if self.mirror_of else Kind.REQUEST
 
 
 Event = Finished  #: the union of all events, once there are more

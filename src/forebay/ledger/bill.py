@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import select
 
@@ -27,7 +27,8 @@ FIGURES: Final = (
 #: What a bill can be told apart by.
 BILL_BY: Final = (
     *(UsageBy.TEAM, UsageBy.PROJECT, UsageBy.KEY, UsageBy.MODEL, UsageBy.POOL, UsageBy.TIER),
-    *(UsageBy.REGION, UsageBy.VERSION, UsageBy.EXPERIMENT, UsageBy.VARIANT, UsageBy.TAG, UsageBy.DAY),
+    *(UsageBy.REGION, UsageBy.KIND, UsageBy.VERSION, UsageBy.EXPERIMENT, UsageBy.VARIANT),
+    *(UsageBy.TAG, UsageBy.DAY),
 )
 ROWS_MAX: Final = 100_000
 
@@ -71,7 +72,7 @@ def load_bill(
     since_ns: int,
     until_ns: int,
     tag: str | None = None,
-    where: Mapping[str, str] | None = None,
+    where: Mapping[str, Any] | None = None,
     rows_max: int = ROWS_MAX,
 ) -> Bill:
     """`where` holds filters by the names that UsageQuery has for them.
@@ -83,7 +84,7 @@ def load_bill(
     query = UsageQuery(
         by=tuple(by), since_ns=since_ns, until_ns=until_ns, tag=tag, figures=FIGURES, rows_max=rows_max
     )
-    query = replace(query, **(where or {}))  # type: ignore[arg-type]  # filters are texts
+    query = replace(query, **(where or {}))
     rows = load_usage(database, query)
     with database.read() as connection:
         records_since_ns = load_marks(connection)[Kept.RECORDS].gone_before_ns

@@ -186,8 +186,10 @@ def _make_segment(row: RowMapping) -> Segment:
 
 
 #: Where each column of an event comes from: the field of its name, or what stands here.
-_SOURCES = {"key_id": "key", "outcome": "outcome.value", "usage_source": "usage_source.value"} | {
-    f"tokens_{name}": f"tokens.{name}" for name in TOKEN_CLASSES
+_SOURCES = {
+    **{"key_id": "key", "outcome": "outcome.value", "usage_source": "usage_source.value"},
+    **{f"tokens_{name}": f"tokens.{name}" for name in TOKEN_CLASSES},
+    "kind": "kind.value",  # which follows from `mirror_of`
 }
 #: Columns that are no field of an event, or not as they are, in the order in which `_insert_events` has them.
 _ADDED = ("segment_id", "position", "cost_nano_usd", "price_id", "tags", "units")

@@ -55,6 +55,7 @@ class UsageCell(NamedTuple):
     pool: str
     tier: str
     region: str
+    kind: str
     version: str
     experiment: str
     variant: str
@@ -125,6 +126,7 @@ def compute_cell(event: Event, *, is_other: bool = False) -> UsageCell:
         event.pool,
         event.tier,
         event.region,
+        event.kind.value,
         event.version,
         experiment,
         variant,

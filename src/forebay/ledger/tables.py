@@ -15,6 +15,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 from forebay.store.database import make_metadata
@@ -29,7 +30,7 @@ COUNTS = ("requests", "failed", "abandoned", "estimated", "unpriced")
 #: Whose usage it was, and what answered: what the hourly totals tell apart, beside the hour.
 PLACES = (
     *("team", "project", "key_id", "model", "pool", "tier", "region"),
-    *("version", "experiment", "variant"),
+    *("kind", "version", "experiment", "variant"),
 )
 
 
@@ -96,8 +97,18 @@ events = Table(
     Column("units", Text),  # a JSON object of integers; NULL: none
     Column("version", Text, nullable=False, server_default=""),
     Column("asked_model", Text, nullable=False, server_default=""),  # where another one answered
+    Column("kind", String(20), nullable=False, server_default="request"),
+    Column("mirror_of", Text, nullable=False, server_default=""),  # a request's id; empty: no mirror
+    Column("mirror_same", Boolean),  # NULL: not compared
+    Column("mirrors_dropped", Integer, nullable=False, server_default="0"),
     UniqueConstraint("segment_id", "position"),
     Index(None, "at_ns"),
+    Index(
+        "ix_ledger_events_mirrors",
+        "at_ns",
+        sqlite_where=text("mirror_of != ''"),
+        postgresql_where=text("mirror_of != ''"),
+    ),
     sqlite_autoincrement=True,
 )
 

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Label, RowMapping, Table, func, select
 
 from forebay.core.errors import CallerError
+from forebay.core.events import Kind
 from forebay.ledger.marks import Kept, check_kept, load_marks
 from forebay.ledger.rollup import DAY_HOURS, DAY_NS, HOUR_NS, TOTALS, UsageTotals
 from forebay.ledger.sums import find_tag, hour_of_event, sum_events, sum_totals
@@ -37,6 +38,7 @@ class UsageBy(StrEnum):
     POOL = "pool"
     TIER = "tier"
     REGION = "region"
+    KIND = "kind"
     VERSION = "version"
     EXPERIMENT = "experiment"
     VARIANT = "variant"
@@ -52,7 +54,8 @@ class UsageQuery:
     """From `since_ns` on and before `until_ns`; None leaves a side or a filter open.  `key` is a key's id.
 
     `tag` names the tag to group by, or the one that is to have `tag_value`.  `figures` are the totals that
-    are wanted; others stay as in NOTHING.
+    are wanted; others stay as in NOTHING.  Without a `kind` it is what callers asked for, unless kinds are
+    told apart: copies for mirrors are nobody's usage.
     """
 
     by: tuple[UsageBy, ...] = (UsageBy.KEY, UsageBy.MODEL, UsageBy.HOUR)
@@ -60,6 +63,7 @@ class UsageQuery:
     until_ns: int | None = None
     key: str | None = None
     model: str | None = None
+    kind: Kind | None = None
     version: str | None = None
     experiment: str | None = None
     variant: str | None = None
@@ -83,6 +87,7 @@ class UsageRow:
     pool: str | None = None
     tier: str | None = None
     region: str | None = None
+    kind: str | None = None
     version: str | None = None  #: of the model
     experiment: str | None = None
     variant: str | None = None
@@ -137,7 +142,7 @@ def _load_rows(
 _ORDER = (
     *(UsageBy.HOUR, UsageBy.DAY, UsageBy.KEY, UsageBy.MODEL, UsageBy.TARGET, UsageBy.STATUS),
     *(UsageBy.TEAM, UsageBy.PROJECT, UsageBy.POOL, UsageBy.TIER, UsageBy.REGION),
-    *(UsageBy.VERSION, UsageBy.EXPERIMENT, UsageBy.VARIANT, UsageBy.TAG),
+    *(UsageBy.KIND, UsageBy.VERSION, UsageBy.EXPERIMENT, UsageBy.VARIANT, UsageBy.TAG),
 )
 _IN_EVENTS_ALONE = {UsageBy.TARGET, UsageBy.STATUS}
 
@@ -257,6 +262,9 @@ def _list_conditions(table: Table, query: UsageQuery, dialect: str) -> list[Colu
         conditions.append(time < query.until_ns // unit)
     if query.key is not None:
         conditions.append(table.c.key_id == query.key)
+    kind = query.kind or (None if UsageBy.KIND in query.by else Kind.REQUEST)
+    if kind is not None:
+        conditions.append(table.c.kind == kind.value)
     for name in ("model", "version", "experiment", "variant"):
         if (value := getattr(query, name)) is not None:
             conditions.append(table.c[name] == value)
