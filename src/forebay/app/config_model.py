@@ -260,8 +260,10 @@ class ModelConfig(Section):
 
     endpoints: Annotated[tuple[Endpoint, ...], Field(min_length=1)] = Field(
         description="What callers may ask of it: `chat/completions`, `completions`, `embeddings`, "
-        "`messages`, `responses`, `rerank`, `score`, `infer`. A model that answers "
-        "`chat/completions` answers `messages` and `responses` as well."
+        "`messages`, `responses`, `rerank`, `score`, `infer`, `audio/transcriptions`, "
+        "`audio/translations`, `audio/speech`, `images/generations`, `images/edits`, "
+        "`images/variations`. A model that answers `chat/completions` answers `messages` and "
+        "`responses` as well."
     )
     targets: Annotated[tuple[TargetConfig, ...], Field(min_length=1, max_length=256)] = Field(
         description="Where it is answered; without `pools` and weights, in the order in which the targets "

@@ -28,6 +28,12 @@ class Endpoint(StrEnum):
     RERANK = "rerank"
     SCORE = "score"
     INFER = "infer"  # of the Open Inference Protocol, whose path is `/v2/models/NAME/infer`
+    TRANSCRIPTIONS = "audio/transcriptions"
+    TRANSLATIONS = "audio/translations"
+    SPEECH = "audio/speech"
+    IMAGES = "images/generations"
+    IMAGE_EDITS = "images/edits"
+    IMAGE_VARIATIONS = "images/variations"
 
     # An enum's own is Python code, and each request looks several things up by its endpoint.
     __hash__ = str.__hash__
@@ -37,6 +43,12 @@ class Endpoint(StrEnum):
 WITHOUT_TOKENS: Final = frozenset({Endpoint.COUNT_TOKENS, Endpoint.INFER})
 #: Whose answers hold nothing that a model has written.
 WITHOUT_OUTPUT: Final = frozenset({Endpoint.EMBEDDINGS, Endpoint.RERANK, Endpoint.SCORE})
+#: Whose requests bring sound that is to be read.
+AUDIO_READERS: Final = frozenset({Endpoint.TRANSCRIPTIONS, Endpoint.TRANSLATIONS})
+#: Whose requests are forms (`multipart/form-data`); edits of images may come as JSON as well.
+FORMS: Final = AUDIO_READERS | {Endpoint.IMAGE_EDITS, Endpoint.IMAGE_VARIATIONS}
+#: Of sound and pictures, which pass untouched and cost tokens, seconds, characters or pieces.
+MEDIA: Final = FORMS | {Endpoint.SPEECH, Endpoint.IMAGES}
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,17 +5,21 @@ It must never send a request again after content went out.
 """
 
 import asyncio
+from typing import cast
 
 from forebay.core.clock import Clock
 from forebay.core.errors import CallerLeft, Fault, TargetError
-from forebay.core.routes import Endpoint
+from forebay.core.routes import MEDIA, Endpoint
 from forebay.gateway.answers import Answer, read_answer, refuse_compressed
 from forebay.gateway.choosing import Chooser
+from forebay.gateway.dialect import MeasuredView
 from forebay.gateway.ending import Ending
 from forebay.gateway.memory import Memory
 from forebay.gateway.model import Exchange, TargetState
 from forebay.gateway.policy.attempt import Step
+from forebay.gateway.policy.load import OUTPUT_GUESS
 from forebay.gateway.relay import Relay
+from forebay.gateway.relay_binary import BinaryRelay
 from forebay.gateway.speaking import Payload, encode_request, new_meter, write_head
 from forebay.gateway.trouble import TroubleLog
 from forebay.net.connection import Connection
@@ -27,6 +31,7 @@ class Attempter:
     def __init__(self, chooser: Chooser, relay: Relay, ending: Ending, memory: Memory, clock: Clock) -> None:
         self._chooser = chooser
         self._relay = relay
+        self._binary = BinaryRelay(relay, clock)
         self._ending = ending
         self._memory = memory
         self._clock = clock
@@ -42,6 +47,9 @@ class Attempter:
         if exchange.endpoint is Endpoint.COUNT_TOKENS and not exchange.target_state.counts_tokens:
             self._ending.finish_here(exchange)
             return
+        if exchange.endpoint in MEDIA:  # whose bytes say little of what they take
+            guess = cast(MeasuredView, exchange.view).input_tokens + OUTPUT_GUESS
+            exchange.load_tokens = exchange.load_tokens or guess
         while True:
             if exchange.connection is None and not tries.resent:
                 exchange.begin_attempt(self._loop.time())
@@ -81,7 +89,11 @@ class Attempter:
                 payload = encode_request(exchange, target, self._memory)
                 connection = await self._acquire(exchange, target)
                 self.send(exchange, target, connection, payload)
-            if exchange.stream:
+            if exchange.endpoint is Endpoint.SPEECH:
+                answer = await self._binary.stream(
+                    exchange, connection, target.secret, self._ending.finish_stream
+                )
+            elif exchange.stream:
                 answer = await self._relay.stream(
                     exchange, connection, new_meter(exchange), target.secret, self._ending.finish_stream
                 )

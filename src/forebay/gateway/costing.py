@@ -53,7 +53,7 @@ class Costing:
         assert exchange.key is not None
         duration_ns = int(self._durations.get((exchange.key.id, exchange.model), DURATION_GUESS_NS))
         counted = Tokens(input=tokens.input or 0, output=tokens.output or 0)
-        cost = self._compute(exchange, target, counted, duration_ns)
+        cost = self._compute(exchange, target, counted, duration_ns, exchange.guessed_units)
         if cost is None and not self._allow_unpriced:
             raise QuotaUnavailable(
                 f"the model {exchange.model} has no price for all that it may use, so it can't be counted "

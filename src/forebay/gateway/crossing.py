@@ -213,6 +213,10 @@ class Crossing:
         answer_id: str = "",
     ) -> Meter:
         """Reads one stream and translates it on its way; for the arguments see `decode_answer`."""
+        if not self.is_translated and target.usage:
+            return speech.new_ruled_meter(
+                target.usage, hide_usage=hide_usage, event_max_bytes=event_max_bytes
+            )
         if not self.is_translated:
             return speech.new_meter(hide_usage=hide_usage, event_max_bytes=event_max_bytes)
         caller, translator, rules = self._bind(request), self._name(answer_id), target.usage

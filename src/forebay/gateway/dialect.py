@@ -23,6 +23,15 @@ class RequestView(Protocol):
     def tags(self) -> tuple[tuple[str, str], ...]: ...
 
 
+class MeasuredView(RequestView, Protocol):
+    """What limits and loads read of a request for audio or images, whose bytes say little of its tokens."""
+
+    @property
+    def input_tokens(self) -> int: ...
+    @property
+    def guessed_units(self) -> tuple[tuple[str, int], ...]: ...
+
+
 class Reading(Protocol):
     """What an answer of a target with usage rules says; `forebay.providers.openai_usage` explains it."""
 
@@ -107,6 +116,14 @@ class PathDialect(Dialect, Protocol):
     """One whose requests name their model in the path."""
 
     def bind_model(self, model: str) -> Dialect:
+        """The same for one request."""
+        ...
+
+
+class TypedDialect(Dialect, Protocol):
+    """One whose requests are read as their header `content-type` says."""
+
+    def bind_type(self, content_type: bytes) -> Dialect:
         """The same for one request."""
         ...
 

@@ -5,6 +5,7 @@ in memory.  Nothing here waits.
 """
 
 import logging
+from typing import cast
 
 from forebay.core.clock import Clock
 from forebay.core.errors import (
@@ -19,7 +20,9 @@ from forebay.core.errors import (
     TotalTimeout,
 )
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource
+from forebay.core.routes import MEDIA
 from forebay.gateway.answers import JSON_TYPE, Answer, build_headers, build_late_headers, hide_secret
+from forebay.gateway.dialect import MeasuredView
 from forebay.gateway.model import Exchange, Reading
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Relay
@@ -84,7 +87,7 @@ class Ending:
             reading: what it cost, where that was read before it was translated.
         """
         rules = exchange.target_state.target.usage
-        if reading is None and rules:
+        if reading is None and (rules or exchange.endpoint in MEDIA):
             reading = exchange.dialect.read_ruled_answer(rules, body)
         if reading is not None:
             tokens = self._relay.take_reading(exchange, reading)
@@ -136,7 +139,7 @@ class Ending:
         if left:
             body = b""
         elif call.streaming:
-            body = exchange.dialect.encode_error_event(error)
+            body = b"" if exchange.is_binary else exchange.dialect.encode_error_event(error)
             if not exchange.tries.content_sent:
                 exchange.meant_status = error.status
                 body = build_late_headers(exchange) + body
@@ -147,11 +150,15 @@ class Ending:
             # Somebody worked on it, and nobody will say how much: never count that as nothing.
             exchange.tokens = exchange.dialect.estimate_tokens(exchange.body, 0)
             exchange.usage_source = UsageSource.ESTIMATED
+            if exchange.endpoint in MEDIA:
+                exchange.units = cast(MeasuredView, exchange.view).guessed_units
         streaming = call.streaming and not left
         status = 200 if streaming else error.status
         self._end(exchange, status, Outcome.ABANDONED if left else Outcome.FAILED, error.code)
         try:
-            if streaming:
+            if streaming and exchange.is_binary:
+                call.abort()  # no end: the caller shall see that its sound was cut
+            elif streaming:
                 call.end_stream(body)
             elif not left:
                 self._relay.send_error(exchange, error, body)

@@ -17,9 +17,9 @@ from forebay.core.errors import (
     ModelNotFound,
     UnknownPath,
 )
-from forebay.core.routes import Endpoint
+from forebay.core.routes import MEDIA, Endpoint
 from forebay.gateway.call import Call
-from forebay.gateway.dialect import PathDialect, Spoken
+from forebay.gateway.dialect import PathDialect, Spoken, TypedDialect
 from forebay.gateway.metrics_page import MetricsPage
 from forebay.gateway.model import Dialect, KeyState
 from forebay.gateway.service import Service
@@ -50,7 +50,9 @@ class App:
         self.service = service
         self.ready = True
         self._dialect = dialect
-        self._inference = {path: (endpoint, spoken[endpoint]) for path, endpoint in INFERENCE.items()}
+        known = {path: (endpoint, spoken[endpoint]) for path, endpoint in INFERENCE.items()}
+        self._inference = {path: pair for path, pair in known.items() if pair[0] not in MEDIA}
+        self._media = {path: pair for path, pair in known.items() if pair[0] in MEDIA}
         self._tensors = cast(PathDialect, spoken[Endpoint.INFER])
         self._metrics = MetricsPage(metrics_folder)
 
@@ -59,6 +61,10 @@ class App:
         found = self._inference.get(call.path)
         if found is not None and call.method == "POST":
             return self.service.begin(call, *found)
+        media = self._media.get(call.path)
+        if media is not None and call.method == "POST":
+            kind = call.headers.get(b"content-type", b"")
+            return self.service.begin(call, media[0], cast(TypedDialect, media[1]).bind_type(kind))
         if call.method == "POST" and (named := _TENSOR_MODEL.fullmatch(call.path)):
             dialect = self._tensors.bind_model(unquote(named[1]))
             return self.service.begin(call, Endpoint.INFER, dialect)

@@ -203,6 +203,8 @@ class Exchange:
     first_token_ns: int | None = None
     kept: Collection[Any] = ()  #: leases that it holds while it reserves more for another model
     key: KeyEntry | None = None
+    guessed_units: tuple[tuple[str, int], ...] = ()  #: that it will cost, where a limit wants to know
+    is_binary = False  #: its stream is no text, so that no error can be told inside it
     is_cleared = False  #: what was counted against `blamed` was taken back
     is_plan_whole = True  #: else `plan` goes no further than the first attempt
     left = False  #: the caller has gone

@@ -3,9 +3,12 @@
 Estimates learn from the answers that came; nothing here is reserved, lent or given back: that is `quota`'s.
 """
 
+from typing import cast
+
 from forebay.core.events import Tokens, UsageSource
-from forebay.core.routes import WITHOUT_OUTPUT, WITHOUT_TOKENS
+from forebay.core.routes import MEDIA, WITHOUT_OUTPUT, WITHOUT_TOKENS
 from forebay.gateway.costing import Costing
+from forebay.gateway.dialect import MeasuredView
 from forebay.gateway.lease import Lease
 from forebay.gateway.model import Dialect, Exchange
 from forebay.gateway.plan import count_need, count_tokens
@@ -29,17 +32,29 @@ class Needs:
         tokens = exchange.estimate
         if tokens is None and exchange.endpoint in WITHOUT_TOKENS:
             tokens = exchange.estimate = Tokens(input=0, output=0)  # counting and tensors are free
+        if tokens is None and exchange.endpoint in MEDIA:
+            tokens = exchange.estimate = self._estimate_media(exchange)
         if tokens is None:
             output = None
             if exchange.endpoint not in WITHOUT_OUTPUT:
                 output = exchange.dialect.read_output_max(exchange.body)
                 exchange.names_output = output is not None
                 if output is None and exchange.key is not None:
-                    output = int(self._guesses.get((exchange.key.id, exchange.model), OUTPUT_GUESS))
+                    output = self._guess_output(exchange)
             weight = exchange.body_bytes + self._dialect.weigh_text(exchange.body)
             tokens = Tokens(input=max(1, weight // BYTES_PER_TOKEN), output=output)
             exchange.estimate = tokens
         return tokens
+
+    def _estimate_media(self, exchange: Exchange) -> Tokens:
+        view = cast(MeasuredView, exchange.view)
+        exchange.names_output = False
+        exchange.guessed_units = view.guessed_units
+        return Tokens(input=view.input_tokens, output=self._guess_output(exchange))
+
+    def _guess_output(self, exchange: Exchange) -> int:
+        assert exchange.key is not None
+        return int(self._guesses.get((exchange.key.id, exchange.model), OUTPUT_GUESS))
 
     def count(self, exchange: Exchange, lease: Lease) -> int:
         """Units of one limit that a request needs."""

@@ -5,12 +5,14 @@ nothing.  It never changes them, and knows no address.
 """
 
 import re
+from typing import cast
 from zlib import crc32
 
 import msgspec
 
 from forebay.core.events import Tokens
-from forebay.core.routes import Affinity
+from forebay.core.routes import MEDIA, Affinity
+from forebay.gateway.dialect import MeasuredView
 from forebay.gateway.model import Exchange
 from forebay.gateway.policy.fleet import Fleet, compute_mask
 from forebay.gateway.policy.load import OUTPUT_GUESS, estimate_tokens
@@ -50,6 +52,8 @@ def read_want(exchange: Exchange, fleet: Fleet) -> Want:
     """What matters of an admitted request, at these places."""
     body = exchange.body
     assert exchange.key is not None
+    if exchange.endpoint in MEDIA:
+        return _want_media(exchange)
     needs = read_needs(body, fleet.lacking) if fleet.lacking else 0
     output = guess_output(exchange.estimate, named=exchange.names_output)
     tokens = estimate_tokens(len(body), output)
@@ -66,6 +70,15 @@ def read_want(exchange: Exchange, fleet: Fleet) -> Want:
     else:
         affinity = None
     return Want(tokens, output, needs, exchange.key.priority, affinity, bool(session))
+
+
+def _want_media(exchange: Exchange) -> Want:
+    """Of audio and images: their bytes say nothing of their tokens, and no engine keeps a prefix of them."""
+    assert exchange.key is not None
+    session = exchange.call.headers.get(SESSION_HEADER, b"")[:SESSION_MAX_BYTES]
+    tokens = cast(MeasuredView, exchange.view).input_tokens + OUTPUT_GUESS
+    affinity = crc32(session) if session else None
+    return Want(tokens, OUTPUT_GUESS, 0, exchange.key.priority, affinity, bool(session))
 
 
 def guess_output(estimate: Tokens | None, *, named: bool) -> int:

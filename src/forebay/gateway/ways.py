@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import cast
 
-from forebay.core.routes import Endpoint, Target
+from forebay.core.routes import FORMS, MEDIA, Endpoint, Target
 from forebay.core.translation import ErrorReader, Headers, SigningTranslator, TargetWire, Way
 from forebay.gateway.crossing import CONTENT_TYPE, SSE, Crossing, Signing, write_headers
 from forebay.gateway.dialect import Dialect, FindWay
@@ -45,9 +45,12 @@ class Ways:
             if way is None:
                 continue
             passed: Headers = getattr(way.wire, "passed", []) if way.caller is None else []
+            if endpoint in FORMS:
+                passed = [*passed, ("content-type", "")]  # it says where the parts of the form begin
             if way.caller is None and way.wire is not None and not passed:
                 path = _write_path(way.wire, endpoint, base_path, target)
-                heads[endpoint] = build_head(authority, path, way.wire.build_headers(secret))
+                headers = way.wire.build_headers(secret)
+                heads[endpoint] = build_head(authority, path, _accept(endpoint, headers))
             else:
                 crossings[endpoint] = self._cross(endpoint, way, target, authority, base_path, secret, passed)
         return heads, crossings
@@ -69,7 +72,7 @@ class Ways:
             asked = Endpoint.CHAT if way.caller is not None else endpoint
             path = _write_path(way.wire, asked, base_path, target)
             paths = path, path
-            headers = way.wire.build_headers(secret)
+            headers = _accept(endpoint, way.wire.build_headers(secret))
         else:
             paths = (
                 translator.build_path(base_path, target.model, stream=False),
@@ -100,6 +103,11 @@ class Ways:
             stream_type=getattr(translator, "stream_type", SSE.decode()).encode(),
             errors=cast(ErrorReader, translator) if hasattr(translator, "read_status") else None,
         )
+
+
+def _accept(endpoint: Endpoint, headers: Headers) -> Headers:
+    """With what an answer may be, where that is not JSON or a stream of events alone."""
+    return [("accept", "*/*"), *headers] if endpoint in MEDIA else headers
 
 
 def _write_path(wire: TargetWire, endpoint: Endpoint, base_path: str, target: Target) -> str:

@@ -14,10 +14,16 @@ Source: Microsoft Learn, "Azure OpenAI REST API reference" and "API version life
 from typing import Final
 from urllib.parse import quote
 
-from forebay.core.routes import Endpoint
+from forebay.core.routes import MEDIA, Endpoint
 from forebay.providers.translation import Headers
 
-_NATIVE: Final = frozenset({Endpoint.CHAT.value, Endpoint.COMPLETIONS.value, Endpoint.EMBEDDINGS.value})
+_NATIVE: Final = frozenset(
+    endpoint.value
+    for endpoint in (
+        *(Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS),
+        *(MEDIA - {Endpoint.IMAGE_VARIATIONS}),
+    )
+)
 VERSION: Final = "2024-10-21"  #: the latest of the first form that is not a preview, for URLs that name none
 
 

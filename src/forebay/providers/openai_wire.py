@@ -1,6 +1,6 @@
 """How requests to targets that speak OpenAI's API are addressed.  Pure."""
 
-from forebay.core.routes import Endpoint
+from forebay.core.routes import MEDIA, Endpoint
 from forebay.providers.translation import Headers
 
 #: What such a target is asked for as its callers ask.
@@ -9,6 +9,7 @@ NATIVE = frozenset(
     for endpoint in (
         *(Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS),
         *(Endpoint.RERANK, Endpoint.SCORE),  # of many engines, not of OpenAI itself
+        *MEDIA,
     )
 )
 

@@ -17,6 +17,8 @@ from forebay.providers.chat_to_bedrock import ChatToBedrock
 from forebay.providers.chat_to_gemini import ChatToGemini
 from forebay.providers.embeddings_to_gemini import EmbeddingsToGemini
 from forebay.providers.inference_protocol import InferenceDialect, InferenceWire
+from forebay.providers.media_dialect import SPOKEN as _MEDIA
+from forebay.providers.media_dialect import MediaDialect
 from forebay.providers.messages_to_chat import MessagesToChat
 from forebay.providers.openai_scores import ScoresDialect
 from forebay.providers.openai_wire import OpenAIWire
@@ -25,8 +27,11 @@ from forebay.providers.responses_to_chat import ResponsesToChat
 from forebay.providers.translation import CallerTranslator, TargetTranslator, TargetWire, Way
 
 #: What the callers of an endpoint speak where that is not OpenAI's chat or like it.
-SPOKEN: dict[Endpoint, MessagesDialect | ResponsesDialect | ScoresDialect | InferenceDialect] = {
+SPOKEN: dict[
+    Endpoint, MessagesDialect | ResponsesDialect | ScoresDialect | InferenceDialect | MediaDialect
+] = {
     **_ANTHROPIC,
+    **_MEDIA,
     Endpoint.RESPONSES: ResponsesDialect(),
     Endpoint.RERANK: ScoresDialect(),
     Endpoint.SCORE: ScoresDialect(),
