@@ -26,8 +26,8 @@ lock:  ## pin the requirement files anew, with hashes
 	@bash scripts/lock.sh
 
 # Made anew when a pull has changed what is pinned.
-.venv/ready: $(wildcard requirements/*.txt) pyproject.toml scripts/setup.sh scripts/uv.py
+.venv/ready: $(wildcard requirements/*.txt) tests/node/package-lock.json pyproject.toml scripts/setup.sh scripts/uv.py
 	@bash scripts/setup.sh main
 
 clean:  ## remove the environments and caches (not the data in .forebay)
-	rm -rf .venv .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench tests/node/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

