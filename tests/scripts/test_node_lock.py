@@ -1,4 +1,4 @@
-"""The Node clients of the tests are pinned by version and hash, and no address of a registry is written down."""
+"""The Node clients of the tests are pinned by version and hash; no address of a registry is written down."""
 
 import json
 from pathlib import Path
