@@ -124,3 +124,40 @@ def test_the_addresses_of_a_pool_are_looked_at_as_those_of_a_target(tmp_path: Pa
             "usage rules have no meaning for a target that speaks `anthropic`",
         ),
     }
+
+
+def test_each_timeout_is_the_targets_else_its_pools_else_its_tiers(tmp_path: Path) -> None:
+    text = """
+pools:
+  gpu: {tier: provisioned, timeouts: {connect_s: 2, idle_s: 20}, replicas: [http://10.0.0.1/v1]}
+  cloud: {}
+tiers:
+  provisioned: {timeouts: {connect_s: 1, first_token_s: 10, total_s: 100}}
+  provider: {timeouts: {first_token_s: 30}}
+models:
+  m:
+    endpoints: [chat/completions]
+    targets:
+      - {pool: gpu, timeouts: {idle_s: 7}}
+      - {pool: cloud, url: https://provider.example/v1}
+      - {url: https://other.example/v1, timeouts: {first_token_s: 3}}
+      - {engine: smollm2-135m, tier: quantized}
+"""
+    ((route,),) = (compile_table(tmp_path, text).routes,)
+    found = [
+        (each.timeouts.connect_s, each.timeouts.first_token_s, each.timeouts.idle_s, each.timeouts.total_s)
+        for each in route.targets
+    ]
+    assert found == [(2, 10, 7, 100), (5, 30, 120, 900), (5, 3, 120, 900), (5, 60, 120, 900)]
+
+
+def test_a_tier_that_there_is_not_is_told(tmp_path: Path) -> None:
+    (problem,) = find_problems(tmp_path, "tiers: {provisionned: {timeouts: {connect_s: 1}}}\n")
+    assert "tiers" in problem[1]
+    assert "provisioned" in f"{problem[2]} {problem[3]}"
+
+
+def test_the_budget_of_retries_is_in_the_table(tmp_path: Path) -> None:
+    table = compile_table(tmp_path, "gateway: {retry_budget: 0.5, retry_budget_min_per_s: 2}\n" + FILE)
+    assert (table.retry_budget, table.retry_budget_min_per_s) == (0.5, 2)
+    assert (RouteTable(routes=()).retry_budget, RouteTable(routes=()).retry_budget_min_per_s) == (0.2, 10)

@@ -17,7 +17,7 @@ from forebay.app.config_defaults import fill_engines_and_models
 from forebay.app.config_ledger import LedgerConfig
 from forebay.app.config_limits import LimitsConfig
 from forebay.app.config_oidc import OidcConfig
-from forebay.app.config_pools import ChoosingConfig, PlaceConfig, PoolConfig
+from forebay.app.config_pools import ChoosingConfig, PlaceConfig, PoolConfig, TierConfig
 from forebay.app.config_prices import PricesConfig
 from forebay.app.config_usage import RULES_MAX, UsageRuleConfig
 from forebay.app.config_values import (
@@ -38,6 +38,7 @@ from forebay.app.config_values import (
     Section,
     TargetUrl,
     Threads,
+    Tier,
     Weights,
 )
 from forebay.core.routes import Endpoint
@@ -109,6 +110,17 @@ class GatewayConfig(Section):
         "which its caller is sent an event that says nothing, so that no proxy cuts the line: a comment, or "
         "Anthropic's `ping`. 0 never sends any.",
     )
+    retry_budget: Annotated[StrictFloat, Field(ge=0, le=10, allow_inf_nan=False)] = Field(
+        default=0.2,
+        description="Attempts beyond requests' first, hedged ones included, as a share of the requests of "
+        "the last 10 seconds. When it is spent, a caller gets the error at once. Where no target has seen "
+        "the request yet, the next attempt is free.",
+    )
+    retry_budget_min_per_s: Annotated[StrictFloat, Field(ge=0, le=1e6, allow_inf_nan=False)] = Field(
+        default=10.0,
+        description="Such attempts a second that may be made besides, by all workers of this machine "
+        "together, so that a gateway with few requests can retry.",
+    )
     explain_routes: StrictBool = Field(
         default=False,
         description="Answers a request with the header `x-forebay-debug: route` with where it would go and "
@@ -161,27 +173,6 @@ class MiniLMEngine(Section):
 EngineConfig = Annotated[LlamaCppEngine | MiniLMEngine, Field(discriminator="kind")]
 
 
-class TimeoutsConfig(Section):
-    """How long the gateway waits for a target."""
-
-    connect_s: Seconds = Field(
-        default=5.0, description="Seconds until the connection, TLS included, must stand."
-    )
-    first_token_s: Seconds = Field(
-        default=60.0,
-        description="Seconds until the first content; ends an attempt only while another target is left.",
-    )
-    idle_s: Seconds = Field(
-        default=120.0,
-        description="Seconds without a byte from the target, from the first byte of its answer's body on.",
-    )
-    total_s: Seconds = Field(
-        default=900.0,
-        description="Seconds for one attempt, connecting included; then another target is tried, if one is "
-        "left and no content has gone out. A request takes at most the sum over the targets it tries.",
-    )
-
-
 class TargetConfig(PlaceConfig):
     """What answers a model: an engine of this file, an address, or all replicas of a pool."""
 
@@ -231,9 +222,6 @@ class TargetConfig(PlaceConfig):
     connections_max: Count = Field(
         default=1024,
         description="Connections to this target for each worker; others at its address have their own.",
-    )
-    timeouts: TimeoutsConfig = Field(
-        default=TimeoutsConfig(), description="How long the gateway waits for this target."
     )
     usage: Annotated[tuple[UsageRuleConfig, ...], Field(max_length=RULES_MAX)] = Field(
         default=(),
@@ -302,6 +290,11 @@ class Config(Section):
     )
     pools: Mapping[Label, PoolConfig] = Field(
         default_factory=dict, description="Like replicas, by the name that targets give as their `pool`."
+    )
+    tiers: Mapping[Tier, TierConfig] = Field(
+        default_factory=dict,
+        description="What holds for all targets of a tier, by its name, where neither they nor their pools "
+        "say anything else.",
     )
     prices: PricesConfig = Field(default=PricesConfig(), description="What requests cost, for the bill.")
     alerts: AlertsConfig = Field(

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictFloat, StrictInt
 
+from forebay.app.config_timeouts import TimeoutsConfig
 from forebay.app.config_values import (
     Label,
     ProxyUrl,
@@ -106,6 +107,19 @@ class PlaceConfig(Section):
     proxy_credentials: SecretReference | None = Field(
         default=None,
         description="What the proxy wants, `USER:PASSWORD`, as a reference, `env:NAME` or `file:PATH`.",
+    )
+    timeouts: TimeoutsConfig | None = Field(
+        default=None,
+        description="How long the gateway waits for it. Each time that is not said here is the pool's, else "
+        "that of the tier in `tiers`, else the default.",
+    )
+
+
+class TierConfig(Section):
+    """What holds for all targets of a tier."""
+
+    timeouts: TimeoutsConfig | None = Field(
+        default=None, description="How long the gateway waits for a target of it."
     )
 
 

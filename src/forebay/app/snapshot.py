@@ -7,7 +7,7 @@ old snapshot or the new one and nothing else; it never decides when a snapshot i
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -17,6 +17,8 @@ from forebay.app.config_dialect_checks import complete_endpoints
 from forebay.app.config_limits import CompiledLimits
 from forebay.app.config_model import LlamaCppEngine, TargetConfig
 from forebay.app.config_pools import WAYS, PlaceConfig, find_facts, share_weight
+from forebay.app.config_timeouts import merge_timeouts
+from forebay.app.config_values import Tier
 from forebay.core.keys import KeyEntry
 from forebay.core.limits import Measure
 from forebay.core.routes import (
@@ -78,6 +80,8 @@ def compile_snapshot(
             routes=tuple(routes),
             pools=tuple(config.pools[name].compile(name) for name in sorted(config.pools)),
             attempts_max=config.gateway.attempts_max,
+            retry_budget=config.gateway.retry_budget,
+            retry_budget_min_per_s=config.gateway.retry_budget_min_per_s,
         ),
         keys=tuple(sorted(keys, key=lambda key: key.id)),
         limits=_compile_limits(config),
@@ -123,7 +127,14 @@ def _compile_targets(name: str, config: Config, engine_urls: Mapping[str, str]) 
             if target.engine is not None:  # which is here, whatever the way to others of its pool
                 facts = {name: value for name, value in facts.items() if name not in WAYS}
             facts["weight"] = share_weight(target.weight, len(urls))
-            yield _compile_target(f"{name}@{pool}{suffix}", name, target, url, facts)
+            timeouts = _find_timeouts(target, config, facts.get("tier", target.chosen_tier))
+            yield _compile_target(f"{name}@{pool}{suffix}", name, target, url, facts, timeouts)
+
+
+def _find_timeouts(target: TargetConfig, config: Config, tier: str) -> Timeouts:
+    """What the target says, else its pool, else its tier."""
+    places = target, config.pools.get(target.chosen_pool), config.tiers.get(cast("Tier", tier))
+    return merge_timeouts(place.timeouts for place in places if place is not None)
 
 
 def _list_urls(
@@ -145,9 +156,8 @@ def _describe_engine(target: TargetConfig, config: Config) -> PlaceConfig | None
 
 
 def _compile_target(
-    target_id: str, name: str, target: TargetConfig, url: str, facts: Mapping[str, Any]
+    target_id: str, name: str, target: TargetConfig, url: str, facts: Mapping[str, Any], timeouts: Timeouts
 ) -> Target:
-    timeouts = target.timeouts
     return Target(
         id=target_id,
         pool=target.chosen_pool,
@@ -157,12 +167,7 @@ def _compile_target(
         model=target.chosen_model(name),
         api_key=target.api_key,
         connections_max=target.connections_max,
-        timeouts=Timeouts(
-            connect_s=timeouts.connect_s,
-            first_token_s=timeouts.first_token_s,
-            idle_s=timeouts.idle_s,
-            total_s=timeouts.total_s,
-        ),
+        timeouts=timeouts,
         usage=tuple(rule.compile() for rule in target.usage),
     )
 

@@ -159,6 +159,8 @@ class RouteTable(msgspec.Struct, frozen=True, kw_only=True):
     routes: tuple[Route, ...]
     pools: tuple[Pool, ...] = ()
     attempts_max: int = 3
+    retry_budget: float = 0.2  #: attempts beyond requests' first, as a share of the requests
+    retry_budget_min_per_s: float = 10.0  #: that may be made besides, by all workers together
 
     def compute_hash(self) -> str:
         """12 hex digits that name this table on every record."""

@@ -5,7 +5,9 @@ Sends nothing.
 
 import msgspec
 
+from forebay.core.clock import Clock
 from forebay.core.errors import UpstreamProtocol
+from forebay.core.retry_after import read_retry_after
 from forebay.gateway.model import Exchange, Reading
 from forebay.net.connection import Connection
 
@@ -21,7 +23,7 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     content_type: bytes
     body: bytes
-    retry_after: bytes = b""
+    retry_after: bytes = b""  #: whole seconds, as digits
     error_code: str = ""
     reading: Reading | None = None  #: what it cost, as read before it was translated
     json_length: bytes = b""  #: of the JSON before tensors in binary, where there are any
@@ -36,10 +38,12 @@ def refuse_compressed(connection: Connection) -> None:
         )
 
 
-def read_answer(connection: Connection, body: bytes) -> Answer:
+def read_answer(connection: Connection, body: bytes, clock: Clock) -> Answer:
     """A connection's complete answer."""
     status = connection.status
-    retry_after = connection.header(b"retry-after") if status >= 400 else b""
+    retry_after = b""
+    if status >= 400:
+        retry_after = read_retry_after(status, connection.headers, clock.wall_ns() / 1e9)
     length = connection.header(JSON_LENGTH)
     return Answer(status, connection.header(b"content-type"), body, retry_after, json_length=length)
 
@@ -64,6 +68,8 @@ def _build_outcome(exchange: Exchange) -> str:
     line = f"x-forebay-attempts: {exchange.attempts}\r\n"
     if exchange.asked_model and exchange.attempts:
         line += f"x-forebay-answered-by: {exchange.model}\r\n"
+    if exchange.is_retry_denied:
+        line += "x-forebay-retry-budget: spent\r\n"
     return line
 
 

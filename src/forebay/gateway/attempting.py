@@ -12,6 +12,7 @@ from forebay.core.errors import CallerLeft, Fault, TargetError
 from forebay.core.routes import MEDIA, Endpoint
 from forebay.gateway.answers import Answer, read_answer, refuse_compressed
 from forebay.gateway.choosing import Chooser
+from forebay.gateway.deciding import Decider, explain_overflow
 from forebay.gateway.dialect import MeasuredView
 from forebay.gateway.ending import Ending
 from forebay.gateway.memory import Memory
@@ -28,8 +29,11 @@ from forebay.net.connection import Connection
 class Attempter:
     """See the module."""
 
-    def __init__(self, chooser: Chooser, relay: Relay, ending: Ending, memory: Memory, clock: Clock) -> None:
+    def __init__(
+        self, chooser: Chooser, decider: Decider, relay: Relay, ending: Ending, memory: Memory, clock: Clock
+    ) -> None:
         self._chooser = chooser
+        self._decider = decider
         self._relay = relay
         self._binary = BinaryRelay(relay, clock)
         self._ending = ending
@@ -60,8 +64,8 @@ class Attempter:
                 if error.fault is Fault.TARGET:
                     self._count_attempt(exchange, good=False)
                     self._troubles.tell(target.target.id, error)
-                step = await self._chooser.decide_after_error(exchange, error)
-                if step is Step.STOP:
+                step = await self._decider.decide_after_error(exchange, error)
+                if step.is_end:
                     raise
                 tries.resent = step is Step.SAME
                 if tries.resent and tries.made == 1:
@@ -70,8 +74,9 @@ class Attempter:
             if answer is None:
                 return
             self._count_attempt(exchange, good=False)
-            if await self._chooser.decide_after_status(exchange, answer) is Step.STOP:
-                self._ending.finish_answer(exchange, target.secret, answer)
+            step = await self._decider.decide_after_status(exchange, answer)
+            if step.is_end:
+                self._ending.finish_answer(exchange, target.secret, explain_overflow(exchange, answer))
                 return
             tries.resent = False
 
@@ -136,7 +141,7 @@ class Attempter:
         timeouts = target.target.timeouts
         head = write_head(exchange, target, payload, self._clock)
         # Not for a whole answer, whose first byte comes when all its tokens are there.
-        first_s = timeouts.first_token_s if exchange.stream and exchange.tries.has_alternative else None
+        first_s = timeouts.first_token_s if exchange.stream and self._decider.has_way_on(exchange) else None
         target.origin.watch(connection, first_s, timeouts.idle_s, exchange.deadline)
         connection.send(head, payload, exchange.state.snapshot.limits.answer_max_bytes, self._memory)
         exchange.sent = True
@@ -149,7 +154,7 @@ class Attempter:
             exchange.waited_ns += self._monotonic_ns() - begun
         if not whole.startswith(b"{"):
             refuse_compressed(connection)
-        answer = read_answer(connection, whole)
+        answer = read_answer(connection, whole, self._clock)
         crossing = exchange.crossing
         if answer.status < 300 and (crossing is not None or whole.startswith(exchange.dialect.ERROR_START)):
             answer = self._relay.correct_status(exchange, answer)
@@ -164,5 +169,5 @@ class Attempter:
         broken = exchange.broken if isinstance(exchange.broken, TargetError) else None
         self._count_attempt(exchange, good=broken is None)
         if broken is not None:
-            self._chooser.tell_error(exchange, broken)
+            self._decider.tell_error(exchange, broken)
             self._troubles.tell(exchange.target_state.target.id, broken)

@@ -9,31 +9,15 @@ from random import random
 
 import msgspec
 
-from forebay.core.errors import (
-    CapabilityMissing,
-    ConnectionsExhausted,
-    Fault,
-    ForebayError,
-    Next,
-    TargetError,
-    Untranslatable,
-)
+from forebay.core.errors import CapabilityMissing, ForebayError
 from forebay.core.routes import CAPABILITIES
-from forebay.gateway.answers import Answer
 from forebay.gateway.model import Exchange, RouteState, TargetState
-from forebay.gateway.policy.attempt import Step, choose_after_error, choose_after_status
 from forebay.gateway.policy.explain import explain, explain_barred, explain_listed
-from forebay.gateway.policy.load import ReplicaLoad
 from forebay.gateway.policy.route import choose, choose_first, count_fit
 from forebay.gateway.wants import read_want
 
 DEBUG_HEADER = b"x-forebay-debug"
 DEBUG_ROUTE = b"route"
-BUSY_STATUSES = frozenset({429, 503, 529})  #: of a target that has no room
-FAILED_STATUSES = frozenset({401, 403, 408, 500, 502, 504})  #: of one that is ill
-RETRY_AFTER_MAX_S = 300
-RETRY_AFTER_DIGITS_MAX = 9  #: more are for ever
-FULL_S = 0.1  #: that a target is left alone whose connections are all in use
 
 TakeOver = Callable[[Exchange, RouteState, TargetState], Awaitable[ForebayError | None]]
 
@@ -82,7 +66,7 @@ class Chooser:
         if exchange.plan is None and not self.prepare(exchange):
             return False
         if self.is_other_first(exchange):
-            refusal = await self._find_room(exchange)
+            refusal = await self.find_room(exchange)
             if refusal is not None and not exchange.plan:
                 raise refusal
         return True
@@ -117,15 +101,15 @@ class Chooser:
         limit = exchange.state.snapshot.table.attempts_max
         others = []
         for fallback in self._list_fallbacks(exchange, route):
-            found = self._choose(exchange, fallback, 1)
+            found = self.choose(exchange, fallback, 1)
             if found:
                 others.append((fallback, found))
-        targets = self._choose(exchange, route, max(1, limit - 1) if others else limit)
+        targets = self.choose(exchange, route, max(1, limit - 1) if others else limit)
         if not targets and not others:
             raise self._explain_lack(exchange, route)
         if not targets:
             first = others[0][0]
-            others[0] = first, self._choose(exchange, first, max(1, limit - len(others) + 1))
+            others[0] = first, self.choose(exchange, first, max(1, limit - len(others) + 1))
         changes = []
         for fallback, found in others:
             changes.append((len(targets), fallback))
@@ -134,34 +118,7 @@ class Chooser:
         exchange.tries.targets_left = len(targets)
         exchange.target_state = targets[0]
 
-    async def decide_after_error(self, exchange: Exchange, error: TargetError) -> Step:
-        """What comes after an attempt that ended without an answer."""
-        self.tell_error(exchange, error)
-        if not exchange.is_plan_whole:
-            self._complete(exchange)
-        if isinstance(error, Untranslatable):
-            self._pass_over(exchange)
-        step = choose_after_error(exchange.tries, error)
-        return step if step is not Step.NEXT or not exchange.fallbacks else await self._go_on(exchange)
-
-    async def decide_after_status(self, exchange: Exchange, answer: Answer) -> Step:
-        """What comes after an answer with an error status."""
-        load, now = exchange.load, self._get_time()
-        if load is not None and answer.status in FAILED_STATUSES:
-            _blame(exchange, load, now)
-        elif load is not None and answer.status in BUSY_STATUSES:
-            of_account = answer.status == 429
-            load.refuse(now, _read_retry_after_s(answer.retry_after), of_account=of_account)
-        if not exchange.is_plan_whole:
-            self._complete(exchange)
-        step = choose_after_status(exchange.tries, answer.status)
-        return step if step is not Step.NEXT or not exchange.fallbacks else await self._go_on(exchange)
-
-    async def _go_on(self, exchange: Exchange) -> Step:
-        await self._find_room(exchange)
-        return Step.NEXT if exchange.tries.has_alternative else Step.STOP
-
-    async def _find_room(self, exchange: Exchange) -> ForebayError | None:
+    async def find_room(self, exchange: Exchange) -> ForebayError | None:
         """Where another model comes next, takes those from the plan whose limits have no room.
 
         Returns the last refusal, if there was one.
@@ -185,51 +142,7 @@ class Chooser:
                 exchange.target_state = exchange.plan[0]
         return refusal
 
-    def tell_error(self, exchange: Exchange, error: TargetError) -> None:
-        """Counts an error against the current target, if it is one that speaks against it.
-
-        A connection that had gone stale does not, and one that we do not allow ourselves is no illness.
-        """
-        load = exchange.load
-        if load is None or error.fault is not Fault.TARGET or error.next is Next.RETRY_HERE:
-            return
-        if isinstance(error, ConnectionsExhausted):
-            load.leave_alone(self._get_time(), FULL_S)
-        else:
-            load.fail(self._get_time())
-
-    def _pass_over(self, exchange: Exchange) -> None:
-        """Lets a target count for nothing that can't be told the request: nothing was sent to it.
-
-        Nor can others be told that speak the same for the same model; what else there is comes next, also
-        where it was not planned.
-        """
-        tries, route = exchange.tries, exchange.route
-        assert route is not None
-        tries.limit += 1
-        if exchange.fallbacks:
-            return  # they have their places in the plan
-        plan = route.targets if exchange.plan is None else exchange.plan
-        mute = _name_speech(exchange.target_state)
-        left = [target for target in plan[tries.made :] if _name_speech(target) != mute]
-        if not left:
-            places = self._choose(exchange, route, len(route.places))
-            left = [target for target in places if target not in plan and _name_speech(target) != mute]
-        exchange.plan = (*plan[: tries.made], *left)
-        tries.targets_left = len(left)
-
-    def _complete(self, exchange: Exchange) -> None:
-        """Adds what comes after the first attempt, which has failed, to a plan that was that far alone."""
-        route = exchange.route
-        assert route is not None
-        exchange.is_plan_whole = True
-        limit = exchange.state.snapshot.table.attempts_max
-        tried = exchange.target_state
-        others = [target for target in self._choose(exchange, route, limit) if target is not tried]
-        exchange.plan = (tried, *others[: limit - 1])
-        exchange.tries.targets_left = len(exchange.plan) - 1
-
-    def _choose(self, exchange: Exchange, route: RouteState, limit: int) -> list[TargetState]:
+    def choose(self, exchange: Exchange, route: RouteState, limit: int) -> list[TargetState]:
         """Places of one model in the order in which they are to be tried; none where none can answer."""
         if not route.groups:
             return list(route.targets[:limit])
@@ -284,29 +197,3 @@ class Chooser:
             explained = explain_listed([place.target for place in route.targets], limit)
         explained.candidates.extend(barred)
         return msgspec.json.encode({"model": exchange.model, **msgspec.to_builtins(explained)})
-
-
-def _name_speech(target: TargetState) -> tuple[str, str]:
-    """What decides whether a target can be told something."""
-    return target.target.dialect, target.target.model
-
-
-def _read_retry_after_s(raw: bytes) -> int | None:
-    """How long a target asks to be left alone, as far as it is heard; None where it does not say."""
-    if not raw.isdigit():
-        return None
-    return RETRY_AFTER_MAX_S if len(raw) > RETRY_AFTER_DIGITS_MAX else min(RETRY_AFTER_MAX_S, int(raw))
-
-
-def _blame(exchange: Exchange, load: ReplicaLoad, now: float) -> None:
-    """Counts an answer that speaks of illness; of a request that gets such from two places, against neither.
-
-    Else one caller's requests that no place can bear would put all places out of service for everybody.
-    """
-    first = exchange.blamed
-    if first is None:
-        exchange.blamed = load
-        load.fail(now)
-    elif first is not load and not exchange.is_cleared:
-        first.forgive(now)
-        exchange.is_cleared = True

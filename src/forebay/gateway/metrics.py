@@ -123,6 +123,10 @@ class Cells:
         if waited_s is not None:
             self._observe(self._index[("forebay_wait_seconds", priority)], WAIT_S, waited_s)
 
+    def count_retry(self, result: str) -> None:
+        """Counts a retry that was made, or one that was denied."""
+        self.cells[self._index[("forebay_retries", result)]] += 1
+
     def count_usage_rule(self, target: str, name: str, result: str) -> None:
         self.cells[self._index[("forebay_usage_rules", target, name, result)]] += 1
 

@@ -82,6 +82,12 @@ FAMILIES = (
     ),
     Family("forebay_attempts", "counter", "Attempts at a target by result.", ("target", "result")),
     Family(
+        "forebay_retries",
+        "counter",
+        "Attempts beyond requests' first that were made, or denied as the budget of retries was spent.",
+        ("result",),
+    ),
+    Family(
         "forebay_usage_rules",
         "counter",
         "What usage rules found in answers of their targets.",
@@ -107,6 +113,7 @@ DURATION_SUM, OVERHEAD_SUM = len(DURATION_S) + 1, len(OVERHEAD_S) + 1  #: where 
 #: Of a prompt; of an answer whose request named no length; of one that did, which is no more than a bound.
 ESTIMATE_TYPES = ("input", "output", "output_named")
 ESTIMATE_SOURCES = ("estimated", "reported")
+RETRY_RESULTS = ("made", "denied")
 REFUSALS = ("unauthenticated", "unknown_url", "method_not_allowed", "ledger_unwritable")
 
 
@@ -136,6 +143,7 @@ def compute_layout(table: RouteTable) -> Layout:
             for source in ESTIMATE_SOURCES
         ],
         "forebay_attempts": [(target, result) for target in targets for result in ("ok", "failed")],
+        "forebay_retries": [(result,) for result in RETRY_RESULTS],
         "forebay_waiting": [(priority,) for priority in PRIORITIES],
         "forebay_waits": [(priority, result) for priority in PRIORITIES for result in WAIT_RESULTS],
         "forebay_wait_seconds": [(priority,) for priority in PRIORITIES],

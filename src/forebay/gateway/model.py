@@ -206,6 +206,7 @@ class Exchange:
     guessed_units: tuple[tuple[str, int], ...] = ()  #: that it will cost, where a limit wants to know
     is_binary = False  #: its stream is no text, so that no error can be told inside it
     is_cleared = False  #: what was counted against `blamed` was taken back
+    is_retry_denied = False  #: there was another place, and no budget for it
     is_plan_whole = True  #: else `plan` goes no further than the first attempt
     left = False  #: the caller has gone
     names_output = True  #: how long the answer may become is the caller's word, not a guess
@@ -237,6 +238,7 @@ class Exchange:
     turn: Any = None  #: where it stands in the line for a place; `crowd` explains it
     view: RequestView
     waited_ns = 0  #: for the target and the caller
+    window_tried = 0  #: the largest context window for which it was too long
 
     def __init__(
         self,

@@ -54,6 +54,7 @@ class Relay:
     """See the module."""
 
     def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._monotonic_ns = clock.monotonic_ns
         self._told: set[tuple[str, str]] = set()  # usage rules whose values were of no use
 
@@ -142,7 +143,7 @@ class Relay:
             whole = await connection.all()
         finally:
             exchange.waited_ns += self._monotonic_ns() - begun
-        answer = read_answer(connection, whole)
+        answer = read_answer(connection, whole, self._clock)
         if answer.status < 300:
             answer = self.correct_status(exchange, answer)
         if answer.status < 300 and exchange.call.streaming:
@@ -328,7 +329,7 @@ class Relay:
 
     def translate_error(self, answer: Answer, secret: bytes, exchange: Exchange) -> Answer:
         """A target's error as the caller may see it: in the dialect, without credentials."""
-        code = f"upstream_{answer.status}"
+        code = answer.error_code or f"upstream_{answer.status}"
         target = exchange.target.id if exchange.target else ""
         error: TargetError | None = None
         if answer.status in (401, 403):
@@ -352,7 +353,7 @@ class Relay:
 
     def send_whole(self, exchange: Exchange, answer: Answer) -> None:
         headers = build_headers(exchange, answer.content_type or JSON_TYPE)
-        if answer.retry_after.isdigit():
+        if answer.retry_after:
             headers += f"retry-after: {answer.retry_after.decode()}\r\n"
         exchange.call.respond(answer.status, headers, answer.body)
 

@@ -23,6 +23,7 @@ from forebay.core.routes import Endpoint
 from forebay.gateway.attempting import Attempter
 from forebay.gateway.call import Call, CallerGone
 from forebay.gateway.choosing import Chooser
+from forebay.gateway.deciding import Decider
 from forebay.gateway.ending import DRAINING, Ending, count_estimate, explain_cancel
 from forebay.gateway.intake import Intake
 from forebay.gateway.memory import Memory
@@ -71,12 +72,16 @@ class Service:
         self._chooser = Chooser(self._loop.time, Succession(quota).take_over)
         self._relay = Relay(clock)
         self._ending = Ending(self._relay, recorder, clock, worker)
-        self._attempter = Attempter(self._chooser, self._relay, self._ending, self.memory, clock)
+        self._count = 0
+        self._refused = 0
+        self._decider = Decider(self._chooser, lambda: self._count - self._refused, self._loop.time)
+        self._attempter = Attempter(
+            self._chooser, self._decider, self._relay, self._ending, self.memory, clock
+        )
         self._silence = Silence(clock)
         self._clock = clock
         self._monotonic_ns = clock.monotonic_ns
         self._id_prefix = id_prefix
-        self._count = 0
 
     # --- one request ----------------------------------------------------------------------------------------
 
@@ -152,6 +157,8 @@ class Service:
 
     def _fail(self, exchange: Exchange, error: BaseException) -> None:
         """Answers and records whatever went wrong."""
+        if not exchange.tries.made:
+            self._refused += 1  # it is none of those of which a share may be tried again
         match error:
             case ForebayError():
                 self._ending.answer_error(exchange, error)
@@ -264,6 +271,7 @@ class Service:
                 late = exchange.is_body_late(now_ns)
             if late and exchange.task is not None:
                 exchange.task.cancel()
+        self._decider.look_at_budget(self.state.snapshot)
         self.recorder.retry()
         self.quota.sweep()
         self.state.cells.tell_held(len(self.active), self.recorder.waiting, self.memory.held)

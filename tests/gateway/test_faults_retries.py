@@ -1,0 +1,295 @@
+"""Known faults of retries and health (H1 to H6), each with its neighbours, over real sockets."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from test_routing import CHAT, HEADERS, STREAM, Fleet
+from test_routing import fleet as fleet
+
+from forebay.core.events import Outcome
+from forebay.core.routes import Choosing, Endpoint, RouteTable, Timeouts
+from forebay.testing.answers import chunk, json_answer, last_chunk, sse_answer, sse_head
+from forebay.testing.openai import chat_chunk, error, error_answer, event, rate_limited, well_behaved
+from forebay.testing.steps import Reset, Sleep, Stall
+from forebay.testing.upstream import Answer
+
+TOO_LONG = error(
+    "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens.",
+    type="invalid_request_error",
+    code="context_length_exceeded",
+)
+
+
+def budget(fleet: Fleet, *routes: Any, share: float, least: float, explains: bool = True) -> None:
+    """Starts the worker with a budget of retries."""
+    made = routes or (fleet.make_route(),)
+    fleet.start(*made, explains=explains)
+    table = RouteTable(routes=tuple(made), retry_budget=share, retry_budget_min_per_s=least)
+    before = fleet.gateway.snapshot
+    fleet.gateway.write_snapshot(msgspec.structs.replace(before, table=table, price_book="changed"))
+    fleet.gateway.until(lambda: "changed" in str(fleet.ask() and fleet.gateway.records()[-1].prices), 10)
+
+
+# --- H4 -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [CHAT, STREAM], ids=["whole", "stream"])
+def test_H4_a_spent_budget_gives_the_error_at_once(fleet: Fleet, body: dict[str, Any]) -> None:
+    fleet.add("ill", error_answer(500))
+    fleet.add("well", well_behaved("Hi"))
+    route = fleet.make_route(choosing=Choosing())  # in the order of the file: nothing goes out of service
+    budget(fleet, route, share=0.2, least=0.5)
+    before = fleet.count()
+    answers = [fleet.ask(body) for _ in range(60)]
+    denied = [answer for answer in answers if answer.status_code == 500]
+    assert {answer.status_code for answer in answers} == {200, 500}
+    assert all(answer.headers["x-forebay-retry-budget"] == "spent" for answer in denied)
+    assert all(answer.headers["x-forebay-attempts"] == "1" for answer in denied)
+    assert all(
+        "x-forebay-retry-budget" not in answer.headers for answer in answers if answer.status_code == 200
+    )
+    made = fleet.count()["well"] - before["well"]
+    assert 0 < made <= 0.2 * 80 + 0.5 * 11
+    metric = fleet.gateway.metric
+    fleet.gateway.until(lambda: metric("forebay_retries_total", result="denied") >= len(denied))
+    assert metric("forebay_retries_total", result="made") == fleet.count()["well"]
+    assert sum(record.attempts for record in fleet.gateway.records()) == sum(fleet.count().values())
+
+
+def test_H4_a_target_that_never_saw_the_request_costs_no_budget(fleet: Fleet) -> None:
+    fleet.add("gone", well_behaved("Hi"))
+    fleet.add("well", well_behaved("Hi"))
+    route = fleet.make_route(choosing=Choosing())
+    dead = msgspec.structs.replace(route.targets[0], url="http://127.0.0.1:9/v1")
+    route = msgspec.structs.replace(route, targets=(dead, route.targets[1]))
+    budget(fleet, route, share=0.0, least=0.0)
+    for body in (CHAT, STREAM) * 10:
+        answer = fleet.ask(body)
+        assert (answer.status_code, answer.headers["x-forebay-attempts"]) == (200, "2")
+    assert fleet.gateway.metric("forebay_retries_total", result="made") == 0
+
+
+def test_H4_attempts_of_retries_and_fallbacks_together_keep_to_the_limit(fleet: Fleet) -> None:
+    for _ in range(6):
+        fleet.add("big", error_answer(503))
+    big = fleet.make_route("m", fallbacks=("a", "b"))
+    fleet.add("a", error_answer(500))
+    a = fleet.make_route("a", choosing=Choosing())
+    fleet.add("b", error_answer(500))
+    b = fleet.make_route("b", choosing=Choosing(), fallbacks=("m",))
+    fleet.start(big, a, b)
+    for body in (CHAT, STREAM):
+        before = sum(fleet.count().values())
+        answer = fleet.ask(body)
+        assert answer.status_code in (500, 503)
+        assert int(answer.headers["x-forebay-attempts"]) == sum(fleet.count().values()) - before <= 4
+
+
+# --- H5 -----------------------------------------------------------------------------------------------------
+
+OVERFLOWS: dict[str, tuple[dict[str, Any], Answer]] = {
+    "a 400": (CHAT, json_answer(TOO_LONG, status=400)),
+    "a 400 to a stream": (STREAM, json_answer(TOO_LONG, status=400)),
+    "a 200": (CHAT, json_answer(TOO_LONG)),
+    "the first event": (STREAM, sse_answer([event(TOO_LONG)])),
+    "an event after the preamble": (
+        STREAM,
+        [*sse_head(), chunk(event(chat_chunk({"role": "assistant"}))), chunk(event(TOO_LONG)), last_chunk()],
+    ),
+    "a 500 of an old engine": (
+        CHAT,
+        json_answer(error("the request exceeds the available context size", code=500), status=500),
+    ),
+    "a 422": (CHAT, json_answer(error("`inputs` tokens + `max_new_tokens` must be <= 4096"), status=422)),
+}
+
+
+@pytest.mark.parametrize("name", OVERFLOWS)
+def test_H5_only_a_larger_window_is_tried_next(fleet: Fleet, name: str) -> None:
+    body, answer = OVERFLOWS[name]
+    fleet.add("small", answer, tier="provisioned", context_window=8192)
+    fleet.add("same", answer, tier="autoscaled", context_window=8192)
+    fleet.add("less", answer, tier="quantized", context_window=4096)
+    fleet.add("large", well_behaved("Hi"), tier="provider", context_window=200_000)
+    fleet.start()
+    for _ in range(7):
+        found = fleet.ask(body)
+        assert (found.status_code, found.headers["x-forebay-attempts"]) == (200, "2")
+    assert fleet.count() == {"small": 7, "same": 0, "less": 0, "large": 7}
+    assert not [each for each in fleet.explain()["candidates"] if each["rejected"]], "nobody is ill of it"
+
+
+@pytest.mark.parametrize("name", OVERFLOWS)
+def test_H5_where_no_window_is_larger_the_caller_gets_400(fleet: Fleet, name: str) -> None:
+    body, answer = OVERFLOWS[name]
+    fleet.add("one", answer, context_window=8192)
+    fleet.add("two", answer, context_window=8192)
+    fleet.start()
+    found = fleet.ask(body)
+    assert found.status_code == 400
+    assert found.json()["error"]["code"] == "context_length_exceeded"
+    assert "8192 tokens at most" in found.json()["error"]["message"]
+    assert found.headers["x-forebay-attempts"] == "1"
+    record = fleet.gateway.wait_record(found.headers["x-request-id"])
+    assert (record.status, record.outcome, record.error) == (400, Outcome.FAILED, "context_length_exceeded")
+    assert record.tokens.input is None, "nothing was used"
+
+
+def test_H5_each_overflow_raises_what_is_too_small(fleet: Fleet) -> None:
+    answer = json_answer(TOO_LONG, status=400)
+    fleet.add("a", answer, tier="provisioned", context_window=4000)
+    fleet.add("b", answer, tier="autoscaled", context_window=8000)
+    fleet.add("c", answer, tier="quantized", context_window=6000)
+    fleet.add("d", well_behaved("Hi"), tier="provider", context_window=16_000)
+    fleet.start()
+    found = fleet.ask()
+    assert (found.status_code, found.headers["x-forebay-attempts"]) == (200, "3")
+    assert fleet.count() == {"a": 1, "b": 1, "c": 0, "d": 1}
+
+
+def test_H5_a_fallback_with_a_smaller_window_is_skipped(fleet: Fleet) -> None:
+    fleet.add("big", json_answer(TOO_LONG, status=400), context_window=8192)
+    big = fleet.make_route("m", fallbacks=("less", "more"), choosing=Choosing())
+    fleet.add("less", well_behaved("no"), context_window=4096)
+    less = fleet.make_route("less", choosing=Choosing())
+    fleet.add("small", well_behaved("no"), context_window=8192)
+    fleet.add("more", well_behaved("Hi"), context_window=32_768)
+    more = fleet.make_route("more", choosing=Choosing())
+    fleet.start(big, less, more)
+    for body in (CHAT, STREAM):
+        found = fleet.ask(body)
+        assert found.status_code == 200
+        assert found.headers["x-forebay-answered-by"] == "more"
+    assert fleet.count() == {"big": 2, "less": 0, "small": 0, "more": 2}
+
+
+def test_H5_words_of_a_target_whose_window_is_unknown_pass(fleet: Fleet) -> None:
+    fleet.add("one", json_answer(TOO_LONG, status=400))
+    fleet.add("two", well_behaved("Hi"), context_window=200_000)
+    fleet.start(fleet.make_route(choosing=Choosing()))
+    found = fleet.ask()
+    assert (found.status_code, found.json()) == (400, TOO_LONG)
+    assert fleet.count() == {"one": 1, "two": 0}
+
+
+def test_H5_in_another_dialect_both_ways(fleet: Fleet) -> None:
+    said = {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": "prompt is too long: 9000 tokens > 8192"},
+    }
+    fleet.add("claude", json_answer(said, status=400), context_window=8192, dialect="anthropic")
+    fleet.add("large", well_behaved("Hi"), context_window=200_000)
+    route = fleet.make_route(choosing=Choosing())
+    fleet.add("alone", json_answer(TOO_LONG, status=400), context_window=8192)
+    alone = fleet.make_route("alone", choosing=Choosing())
+    routes = [msgspec.structs.replace(each, endpoints=tuple(Endpoint)) for each in (route, alone)]
+    fleet.start(*routes)
+    found = fleet.ask({**CHAT, "max_tokens": 5})
+    assert (found.status_code, found.headers["x-forebay-attempts"]) == (200, "2")
+    ask = {"model": "m", "max_tokens": 5, "messages": CHAT["messages"]}
+    found = httpx.post(f"{fleet.gateway.url}/messages", json=ask, headers=HEADERS, timeout=30)
+    assert (found.status_code, found.headers["x-forebay-attempts"]) == (200, "2"), found.text
+    found = httpx.post(f"{fleet.gateway.url}/messages", json=ask | {"model": "alone"}, headers=HEADERS)
+    assert found.status_code == 400
+    assert found.json()["error"]["type"] == "invalid_request_error"
+    assert "8192 tokens at most" in found.json()["error"]["message"]
+
+
+# --- H3 -----------------------------------------------------------------------------------------------------
+
+
+def in_seconds(seconds: int) -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+
+
+FORMS: dict[str, tuple[list[tuple[str, str]], int, int]] = {
+    "seconds": ([("retry-after", "17")], 17, 17),
+    "decimals": ([("retry-after", "1.2")], 2, 2),
+    "a date": ([("retry-after", in_seconds(40))], 20, 40),
+    "milliseconds": ([("retry-after-ms", "2500")], 3, 3),
+    "a used-up quota": ([("x-ratelimit-reset-tokens", "6m0s")], 360, 360),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("body", [CHAT, STREAM], ids=["whole", "stream"])
+def test_H3_each_form_of_retry_after_reaches_the_caller_as_seconds(
+    fleet: Fleet, name: str, body: dict[str, Any]
+) -> None:
+    headers, least, most = FORMS[name]
+    fleet.add("busy", json_answer(error("slow down"), status=429, headers=headers))
+    fleet.start()
+    answer = fleet.ask(body)
+    assert answer.status_code == 429
+    assert least <= int(answer.headers["retry-after"]) <= most
+
+
+@pytest.mark.parametrize("headers", [[("retry-after-ms", "60000")], [("retry-after", in_seconds(60))]])
+def test_H3_each_form_leaves_the_place_alone(fleet: Fleet, headers: list[tuple[str, str]]) -> None:
+    fleet.add("busy", json_answer(error("slow down"), status=429, headers=headers))
+    fleet.add("free", well_behaved("Hi"))
+    fleet.start()
+    for _ in range(12):
+        assert fleet.ask().status_code == 200
+    assert fleet.count()["busy"] == 1
+
+
+# --- H6 and S7 ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [CHAT, STREAM], ids=["whole", "stream"])
+@pytest.mark.parametrize("kind", ["resets", "accepts and is silent"])
+def test_H6_one_dead_backend_of_three(fleet: Fleet, kind: str, body: dict[str, Any]) -> None:
+    dead: Answer = [Reset()] if kind == "resets" else [Stall()]
+    times = Timeouts(first_token_s=0.3, idle_s=0.3, total_s=0.5)
+    fleet.add("p", dead, timeouts=times)
+    fleet.add("p", well_behaved("Hi"), timeouts=times)
+    fleet.add("p", well_behaved("Hi"), timeouts=times)
+    fleet.start()
+    answers = [fleet.ask({**body, "messages": [{"role": "user", "content": str(n)}]}) for n in range(30)]
+    assert {answer.status_code for answer in answers} == {200}
+    assert fleet.count()["p"] == 5, "five failures in a row, and it is left alone"
+    states = [each["rejected"] for each in fleet.explain()["candidates"]]
+    assert sorted(map(str, states)) == ["None", "None", "ejected"]
+
+
+def slow_stream(seconds: float) -> Answer:
+    return [
+        *sse_head(),
+        Sleep(seconds),
+        chunk(event(chat_chunk({"content": "Hi"}))),
+        chunk(event(chat_chunk({}, finish_reason="stop"))),
+        chunk(b"data: [DONE]\n\n"),
+        last_chunk(),
+    ]
+
+
+def test_S7_a_fallback_that_is_out_of_service_is_no_candidate(fleet: Fleet) -> None:
+    times = Timeouts(first_token_s=0.3, idle_s=10, total_s=20)
+    fleet.add("slow", slow_stream(1.0), timeouts=times)
+    main = fleet.make_route("m", fallbacks=("other",))
+    fleet.add("busy", rate_limited("60"))
+    fleet.add("busy", rate_limited("60"))
+    other = fleet.make_route("other")
+    fleet.start(main, other)
+    assert fleet.ask({**CHAT, "model": "other"}).headers["x-forebay-attempts"] == "2"  # both are busy now
+    answer = fleet.ask(STREAM)
+    assert (answer.status_code, answer.headers["x-forebay-attempts"]) == (200, "1")
+    assert "[DONE]" in answer.text
+
+
+def test_S7_a_spent_budget_leaves_no_other_candidate(fleet: Fleet) -> None:
+    times = Timeouts(first_token_s=0.3, idle_s=10, total_s=20)
+    fleet.add("slow", slow_stream(1.0), timeouts=times)
+    fleet.add("other", well_behaved("no"), timeouts=times)
+    route = fleet.make_route(choosing=Choosing())
+    budget(fleet, route, share=0.0, least=0.0)
+    time.sleep(0.2)  # two sweeps
+    answer = fleet.ask(STREAM)
+    assert (answer.status_code, answer.headers["x-forebay-attempts"]) == (200, "1")
+    assert "[DONE]" in answer.text
