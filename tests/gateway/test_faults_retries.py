@@ -210,7 +210,7 @@ def in_seconds(seconds: int) -> str:
 FORMS: dict[str, tuple[list[tuple[str, str]], int, int]] = {
     "seconds": ([("retry-after", "17")], 17, 17),
     "decimals": ([("retry-after", "1.2")], 2, 2),
-    "a date": ([("retry-after", in_seconds(40))], 20, 40),
+    "a date": ([("retry-after", in_seconds(9000))], 1000, 9000),
     "milliseconds": ([("retry-after-ms", "2500")], 3, 3),
     "a used-up quota": ([("x-ratelimit-reset-tokens", "6m0s")], 360, 360),
 }
@@ -229,7 +229,7 @@ def test_H3_each_form_of_retry_after_reaches_the_caller_as_seconds(
     assert least <= int(answer.headers["retry-after"]) <= most
 
 
-@pytest.mark.parametrize("headers", [[("retry-after-ms", "60000")], [("retry-after", in_seconds(60))]])
+@pytest.mark.parametrize("headers", [[("retry-after-ms", "60000")], [("retry-after", in_seconds(3000))]])
 def test_H3_each_form_leaves_the_place_alone(fleet: Fleet, headers: list[tuple[str, str]]) -> None:
     fleet.add("busy", json_answer(error("slow down"), status=429, headers=headers))
     fleet.add("free", well_behaved("Hi"))
