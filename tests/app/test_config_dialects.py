@@ -60,12 +60,6 @@ def test_without_chat_nothing_follows(tmp_path: Path) -> None:
         ("embeddings", CLAUDE, "dialect", "can't answer `embeddings`"),
         ("completions", CLAUDE, "dialect", "can't answer `completions`"),
         ("messages", "engine: smollm2-135m, dialect: anthropic", "dialect", "engines on this machine speak"),
-        (
-            "messages",
-            f"{CLAUDE}, usage: [{{class: input, pointer: /x}}]",
-            "usage",
-            "no meaning for a target that speaks `anthropic`",
-        ),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_where_they_stand(

@@ -119,10 +119,6 @@ def test_the_addresses_of_a_pool_are_looked_at_as_those_of_a_target(tmp_path: Pa
         ("pools.gpu.replicas[0]", "the credential travels without encryption"),
         ("pools.gpu.replicas[1]", "the credential travels without encryption"),
         ("models.m.targets[0].dialect", "targets that speak `anthropic` can't answer `completions`"),
-        (
-            "models.m.targets[0].usage",
-            "usage rules have no meaning for a target that speaks `anthropic`",
-        ),
     }
 
 

@@ -13,7 +13,7 @@ from forebay.app.config_source import KeyPath
 from forebay.core.errors import UpstreamCredentials
 from forebay.core.routes import Endpoint
 from forebay.providers.chat_to_bedrock import find_region
-from forebay.providers.translators import can_answer, find_target_translator, list_dialects
+from forebay.providers.translators import can_answer, list_dialects
 
 Found = tuple[KeyPath, str, str, Severity, bool]
 DEFAULT: Final = "openai"
@@ -93,14 +93,6 @@ def check_dialect(
                 Severity.ERROR,
                 False,
             )
-    if target.get("usage") and (find_target_translator(dialect) or dialect == "anthropic"):
-        yield (
-            (*path, "usage"),
-            f"usage rules have no meaning for a target that speaks `{dialect}`",
-            "remove them: the dialect says all that is counted",
-            Severity.ERROR,
-            False,
-        )
     region = target.get("region")
     if region is None and "url" not in target:
         region = pools[target["pool"]].get("region")

@@ -47,6 +47,18 @@ class StreamTranslator(Protocol):
         ...
 
 
+class DocumentSplitter(Protocol):
+    """Finds the JSON documents in the bytes of one stream, in any split.  Raises as `StreamTranslator`."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Those that are whole now."""
+        ...
+
+    def finish(self) -> list[bytes]:
+        """The last, if only its end is missing."""
+        ...
+
+
 class TargetTranslator(Protocol):
     """From chat to what a target speaks, and back.  One of a dialect, without state."""
 
@@ -147,6 +159,10 @@ class ForeignStreams(Protocol):
     @property
     def stream_type(self) -> str:
         """How the content type of a stream begins."""
+        ...
+
+    def new_splitter(self, *, event_max_bytes: int = EVENT_MAX_BYTES) -> DocumentSplitter:
+        """What finds the JSON in one stream, for usage rules."""
         ...
 
 

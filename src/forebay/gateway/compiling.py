@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from forebay.core.errors import TargetError, TargetMisconfigured, UpstreamCredentials
 from forebay.core.routes import Endpoint, Snapshot, Target
 from forebay.gateway.crossing import Crossing
-from forebay.gateway.dialect import Dialect, FindWay
+from forebay.gateway.dialect import FindWay, InnerDialect
 from forebay.gateway.loads import Loads
 from forebay.gateway.metrics import Cells
 from forebay.gateway.model import RouteState, State, TargetState
@@ -28,7 +28,7 @@ def build_state(
     client: Client,
     cells: Cells,
     read_secret: ReadSecret,
-    dialect: Dialect,
+    dialect: InnerDialect,
     find_way: FindWay,
     loads: Loads | None = None,
 ) -> State:

@@ -16,6 +16,7 @@ from forebay.core.translation import (
     BindingTranslator,
     CallerTranslator,
     ErrorReader,
+    ForeignStreams,
     Headers,
     NamingTranslator,
     SigningTranslator,
@@ -23,7 +24,7 @@ from forebay.core.translation import (
     TargetTranslator,
 )
 from forebay.gateway.breadth import VALUES_MAX, has_more_values
-from forebay.gateway.dialect import Dialect, Meter, Reading
+from forebay.gateway.dialect import Dialect, InnerDialect, Meter, Reading
 
 SSE = b"text/event-stream"
 CONTENT_TYPE = "application/json"  #: of requests
@@ -56,7 +57,7 @@ class Crossing:
     """
 
     endpoint: Endpoint
-    inner: Dialect
+    inner: InnerDialect
     caller: CallerTranslator | None
     target: TargetTranslator | None
     heads: tuple[bytes, bytes]
@@ -165,7 +166,10 @@ class Crossing:
         """
         translator = self._name(answer_id)
         chat = body if translator is None else translator.decode_answer(body, target.model)
-        reading = self.inner.read_ruled_answer(target.usage, chat)
+        if target.usage and translator is not None:
+            reading = self.inner.read_by_rules(target.usage, body, self.inner.read_answer(chat))
+        else:
+            reading = self.inner.read_ruled_answer(target.usage, chat)
         caller = self._bind(request)
         return (chat if caller is None else caller.encode_answer(chat)), reading
 
@@ -221,11 +225,11 @@ class Crossing:
             return speech.new_meter(hide_usage=hide_usage, event_max_bytes=event_max_bytes)
         caller, translator, rules = self._bind(request), self._name(answer_id), target.usage
         hide = hide_usage and caller is None
-        if rules:
+        if rules and translator is None:
             meter = self.inner.new_ruled_meter(rules, hide_usage=hide, event_max_bytes=event_max_bytes)
         else:
             meter = self.inner.new_meter(hide_usage=hide, event_max_bytes=event_max_bytes)
-        return CrossingMeter(
+        crossed = CrossingMeter(
             meter,
             target=None
             if translator is None
@@ -233,6 +237,12 @@ class Crossing:
             caller=None if caller is None else caller.new_stream(event_max_bytes=event_max_bytes),
             secret_parts=self._secret_parts,
         )
+        if not rules or translator is None:
+            return crossed
+        documents = None
+        if hasattr(translator, "new_splitter"):
+            documents = cast(ForeignStreams, translator).new_splitter(event_max_bytes=event_max_bytes)
+        return self.inner.tap_meter(crossed, rules, documents, event_max_bytes=event_max_bytes)
 
 
 class CrossingMeter:

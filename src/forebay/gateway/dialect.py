@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from forebay.core.errors import ForebayError
 from forebay.core.events import Tokens
 from forebay.core.routes import Endpoint
-from forebay.core.translation import Way
+from forebay.core.translation import DocumentSplitter, Way
 from forebay.core.usage_rules import UsageRule
 
 
@@ -43,7 +43,7 @@ class Reading(Protocol):
     def found(self) -> tuple[tuple[str, str], ...]: ...
 
 
-class Meter(Protocol):
+class Metered(Protocol):
     """Reads a stream while its bytes flow on; `forebay.providers.openai_stream.StreamMeter` explains it."""
 
     @property
@@ -55,8 +55,6 @@ class Meter(Protocol):
     @property
     def error_told(self) -> bool: ...
     @property
-    def reading(self) -> Reading | None: ...
-    @property
     def partial(self) -> Tokens | None: ...
     @property
     def content_events(self) -> int: ...
@@ -66,6 +64,13 @@ class Meter(Protocol):
     def is_done(self) -> bool: ...
     def feed(self, data: bytes) -> bytes: ...
     def finish(self) -> bytes: ...
+
+
+class Meter(Metered, Protocol):
+    """One that may know of usage rules."""
+
+    @property
+    def reading(self) -> Reading | None: ...
 
 
 class Dialect(Protocol):
@@ -132,3 +137,17 @@ class TypedDialect(Dialect, Protocol):
 FindWay = Callable[[Endpoint, str], Way | None]
 #: What the callers of each endpoint speak.
 Spoken = Mapping[Endpoint, Dialect]
+
+
+class InnerDialect(Dialect, Protocol):
+    """OpenAI's, which lies between all others."""
+
+    def read_by_rules(self, rules: tuple[UsageRule, ...], body: bytes, tokens: Tokens | None) -> Reading: ...
+    def tap_meter(
+        self,
+        meter: Metered,
+        rules: tuple[UsageRule, ...],
+        documents: DocumentSplitter | None,
+        *,
+        event_max_bytes: int,
+    ) -> Meter: ...

@@ -10,7 +10,7 @@ from typing import cast
 from forebay.core.routes import FORMS, MEDIA, Endpoint, Target
 from forebay.core.translation import ErrorReader, Headers, SigningTranslator, TargetWire, Way
 from forebay.gateway.crossing import CONTENT_TYPE, SSE, Crossing, Signing, write_headers
-from forebay.gateway.dialect import Dialect, FindWay
+from forebay.gateway.dialect import FindWay, InnerDialect
 
 _NOT_IN_PATHS = re.compile(r"[\x00-\x20\x7f]")
 
@@ -22,7 +22,7 @@ class Ways:
         inner: the dialect that lies between two others.
     """
 
-    def __init__(self, inner: Dialect, find_way: FindWay) -> None:
+    def __init__(self, inner: InnerDialect, find_way: FindWay) -> None:
         self._inner = inner
         self._find_way = find_way
 

@@ -21,6 +21,7 @@ from forebay.providers.anthropic_usage import read_answer_usage
 from forebay.providers.json_edit import NOTHING
 from forebay.providers.openai import CappedView, RequestView
 from forebay.providers.openai_usage import Reading
+from forebay.providers.ruled_meter import TappedMeter, read_by_rules, tap_meter
 
 FREE = Tokens(input=0, output=0)
 _LIMIT = re.compile(r"x-ratelimit-(limit|remaining|reset)-(requests|tokens): (\S+)\r\n")
@@ -84,7 +85,7 @@ class MessagesDialect:
         return read_answer_usage(body)
 
     def read_ruled_answer(self, rules: tuple[UsageRule, ...], body: bytes) -> Reading:
-        return Reading(tokens=self.read_answer(body), units=(), found=())
+        return read_by_rules(rules, body, self.read_answer(body))
 
     def estimate_tokens(self, body: bytes, events_seen: int) -> Tokens:
         return openai.estimate_tokens(body, events_seen, find_media)
@@ -97,8 +98,9 @@ class MessagesDialect:
 
     def new_ruled_meter(
         self, rules: tuple[UsageRule, ...], *, hide_usage: bool, event_max_bytes: int
-    ) -> MessagesMeter:
-        return MessagesMeter(event_max_bytes=event_max_bytes)
+    ) -> TappedMeter:
+        meter = self.new_meter(hide_usage=hide_usage, event_max_bytes=event_max_bytes)
+        return tap_meter(meter, rules, event_max_bytes=event_max_bytes)
 
     def read_error(self, body: bytes) -> bytes | None:
         return anthropic_errors.read_error(body)
@@ -164,6 +166,9 @@ class CountDialect(MessagesDialect):
 
     def read_answer(self, body: bytes) -> Tokens | None:
         return FREE
+
+    def read_ruled_answer(self, rules: tuple[UsageRule, ...], body: bytes) -> Reading:
+        return Reading(tokens=FREE, units=(), found=())
 
 
 def _add_duration(wall_ns: int, duration: str) -> str:

@@ -71,7 +71,7 @@ class MessagesMeter:
 
     @property
     def reading(self) -> Reading | None:
-        """Usage rules are none of a dialect's that says all that is billed."""
+        """Usage rules are read beside it, by a `ruled_meter.TappedMeter`."""
         return None
 
     @property

@@ -19,7 +19,7 @@ from forebay.providers.bedrock_content import decode_cache, encode_cache_point, 
 from forebay.providers.bedrock_media import TARGET
 from forebay.providers.bedrock_stream import BedrockStream
 from forebay.providers.bedrock_tools import NULL, encode_tools
-from forebay.providers.eventstream import MEDIA_TYPE
+from forebay.providers.eventstream import MEDIA_TYPE, EventStreamDocuments
 from forebay.providers.json_edit import NOTHING
 from forebay.providers.openai_reasoning import settle_effort
 from forebay.providers.sigv4 import Scope, parse_credentials, sign_request
@@ -164,6 +164,9 @@ class ChatToBedrock:
 
     def new_stream(self, model: str, *, event_max_bytes: int = EVENT_MAX_BYTES) -> StreamTranslator:
         return BedrockStream(model, event_max_bytes=event_max_bytes, answer_id=self._answer_id)
+
+    def new_splitter(self, *, event_max_bytes: int = EVENT_MAX_BYTES) -> EventStreamDocuments:
+        return EventStreamDocuments(event_max_bytes)
 
     def build_path(self, base_path: str, model: str, *, stream: bool) -> str:
         return f"{base_path}/model/{quote(model, safe='')}/{'converse-stream' if stream else 'converse'}"

@@ -101,6 +101,21 @@ class EventStreamDecoder:
         return int(whole)
 
 
+class EventStreamDocuments:
+    """The payloads of a stream alone; `forebay.core.translation.DocumentSplitter`."""
+
+    __slots__ = ("_decoder",)
+
+    def __init__(self, message_max_bytes: int) -> None:
+        self._decoder = EventStreamDecoder(message_max_bytes)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        return [message.payload for message in self._decoder.feed(data)]
+
+    def finish(self) -> list[bytes]:
+        return []  # half a message has no meaning
+
+
 def _decode_message(raw: bytes) -> Message:
     whole, headers_size, _ = _PRELUDE.unpack_from(raw)
     end = whole - _CRC.size

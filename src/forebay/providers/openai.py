@@ -22,6 +22,8 @@ from forebay.providers.openai_stream import StreamMeter
 from forebay.providers.openai_tags import read_tags
 from forebay.providers.openai_usage import estimate_tokens as estimate_tokens
 from forebay.providers.openai_usage import read_usage
+from forebay.providers.ruled_meter import read_by_rules as read_by_rules
+from forebay.providers.ruled_meter import tap_meter as tap_meter
 
 ERROR_START = b'{"error"'  #: how some engines begin an answer whose status says 200
 KEEP_ALIVE = b": keep-alive\n\n"  #: a comment

@@ -42,9 +42,21 @@ class UsageReader:
         """Whether it is worth to look into a document, or into one of those that stand in these bytes."""
         return _USAGE in data or any(key in data for key in self._tree.keys)
 
+    def may_match(self, document: bytes) -> bool:
+        """Whether a rule may find something in a document."""
+        return any(key in document for key in self._tree.keys)
+
+    def look_by_rules(self, document: bytes) -> None:
+        """The newest number of each rule counts."""
+        self._tree.look(document, self._values)
+
+    def note_tokens(self, tokens: Tokens | None) -> None:
+        """What the dialect says, where another has read it."""
+        self._counts = None if tokens is None else unite(tokens)
+
     def look(self, document: bytes) -> None:
         """The newest number counts, of the dialect and of each rule."""
-        self._tree.look(document, self._values)
+        self.look_by_rules(document)
         try:
             raw = _decode_usage_only(document).usage
         except UNREADABLE:
@@ -90,6 +102,20 @@ class RuledMeter(StreamMeter):
                 if raw and self._reader.may_find(raw) and (data := read_data(raw)):
                     self._reader.look(data)
         return super()._absorb(block)
+
+
+def unite(tokens: Tokens) -> Counts:
+    """Disjoint classes as wholes with parts in them, which `part` makes disjoint again."""
+    return (
+        None if tokens.input is None else tokens.input_total,
+        tokens.input_cached,
+        tokens.input_audio,
+        tokens.input_cache_write,
+        None if tokens.output is None else tokens.output_total,
+        tokens.output_reasoning,
+        tokens.output_audio,
+        False,
+    )
 
 
 def _combine(counts: Counts | None, found: list[tuple[UsageRule, int]]) -> Tokens | None:

@@ -18,6 +18,7 @@ from forebay.providers.json_edit import NOTHING, UNREADABLE
 from forebay.providers.openai import RequestView
 from forebay.providers.openai_usage import Reading
 from forebay.providers.responses_meter import ResponsesMeter, read_response_usage
+from forebay.providers.ruled_meter import TappedMeter, read_by_rules, tap_meter
 
 _IDLE: Final = frozenset((b"", b"null", b"false"))
 _MEND: Final = {
@@ -149,15 +150,16 @@ class ResponsesDialect:
         return read_response_usage(body)
 
     def read_ruled_answer(self, rules: tuple[UsageRule, ...], body: bytes) -> Reading:
-        return Reading(tokens=self.read_answer(body), units=(), found=())
+        return read_by_rules(rules, body, self.read_answer(body))
 
     def new_meter(self, *, hide_usage: bool, event_max_bytes: int) -> ResponsesMeter:
         return ResponsesMeter(event_max_bytes=event_max_bytes)
 
     def new_ruled_meter(
         self, rules: tuple[UsageRule, ...], *, hide_usage: bool, event_max_bytes: int
-    ) -> ResponsesMeter:
-        return ResponsesMeter(event_max_bytes=event_max_bytes)
+    ) -> TappedMeter:
+        meter = self.new_meter(hide_usage=hide_usage, event_max_bytes=event_max_bytes)
+        return tap_meter(meter, rules, event_max_bytes=event_max_bytes)
 
     def encode_error_event(self, error: ForebayError) -> bytes:
         return _build_error_event(error.describe())

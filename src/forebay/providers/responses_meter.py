@@ -115,7 +115,7 @@ class ResponsesMeter:
 
     @property
     def reading(self) -> Reading | None:
-        """Usage rules are for chat."""
+        """Usage rules are read beside it, by a `ruled_meter.TappedMeter`."""
         return None
 
     @property
