@@ -45,6 +45,7 @@ class Wire(Protocol):
     def write_end(self, data: bytes, chunked: bool) -> None: ...
     def finish(self, call: "Call") -> None: ...
     def abort(self) -> None: ...
+    def reset(self) -> None: ...
 
 
 class CallerGone(Exception):
@@ -178,6 +179,16 @@ class Call:
         if self.left or self.done:
             return
         self._connection.write_end(data, self.chunked)
+        self._connection.finish(self)
+
+    def cut(self) -> None:
+        """Ends a stream in the middle, behind what was sent of it: without its end, and visibly so."""
+        if self.left or self.done:
+            return
+        if not self.chunked:
+            self._connection.reset()  # for such a caller, any other end of the connection is the stream's
+            return
+        self.keep_alive = False
         self._connection.finish(self)
 
     def abort(self) -> None:

@@ -157,7 +157,7 @@ class Ending:
         self._end(exchange, status, Outcome.ABANDONED if left else Outcome.FAILED, error.code)
         try:
             if streaming and exchange.is_binary:
-                call.abort()  # no end: the caller shall see that its sound was cut
+                call.cut()  # the caller shall see that its sound has no end
             elif streaming:
                 call.end_stream(body)
             elif not left:

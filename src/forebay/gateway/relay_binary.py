@@ -69,7 +69,7 @@ class BinaryRelay:
         except ForebayError as error:
             self._settle(exchange)
             finish(exchange, error)
-            exchange.call.abort()
+            exchange.call.cut()
             return None
         self._settle(exchange)
         exchange.answer_bytes += len(data)

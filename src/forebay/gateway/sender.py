@@ -6,6 +6,8 @@ caller that is behind has not taken; when that ends it leaves to the connection.
 
 import asyncio
 import select
+import socket
+import struct
 from typing import Any, Protocol
 
 from forebay.gateway.call import Handler
@@ -14,6 +16,7 @@ from forebay.net.turn import Turn
 
 #: Last bytes of answers up to this size wait for the end of the turn; larger ones go out at once as they lie.
 WAITING_MAX_BYTES = 16 * 1024
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Host(Protocol):
@@ -160,6 +163,13 @@ class Sender:
             self._turn.flush()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
+
+    def reset(self) -> None:
+        """Closes at once, and the caller is told that it was no orderly end."""
+        if self._transport is not None:
+            peer = self._transport.get_extra_info("socket")
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self.abort()
 
     def abort(self) -> None:
         """Closes at once; what has not gone out is lost."""

@@ -138,4 +138,4 @@ def _count_characters(raw: msgspec.Raw) -> int:
 
 
 def _count_images(text: str) -> int:
-    return min(int(text), _IMAGES_MAX) if text.isascii() and text.isdigit() and len(text) < 9 else 1
+    return min(int(text), _IMAGES_MAX) if text.isascii() and text.isdigit() and len(text) < 20 else 1
