@@ -14,7 +14,7 @@ from gateway_stage import NARROW_KEY, UPSTREAM_SECRET, Stage
 from forebay.core.routes import Endpoint, Route
 from forebay.testing.answers import answer, chunk, json_answer, redirect, sse_answer, sse_head
 from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_key, make_route
-from forebay.testing.openai import DONE, chat_chunk, error, event, well_behaved
+from forebay.testing.openai import DONE, chat_chunk, error, error_answer, event, well_behaved
 from forebay.testing.recorded import RecordedRequest
 from forebay.testing.steps import Close, Reset, Script, Send, Sleep
 from forebay.testing.threaded import ThreadedUpstream
@@ -287,6 +287,44 @@ def test_a_secret_that_was_replaced_is_used_soon(tmp_path: Path, upstream: Stage
         replace_file(secret, "sk-three")
         process.until(lambda: ask() == "Bearer sk-three", 3)
         assert "sk-" not in process.log
+
+
+ENTRA = "eyJhbGciOiJSUzI1NiJ9.eyJhdWQiOiJodHRwcyJ9."
+#: Of each cloud whose credentials end by themselves: two of them, and what a request must say of the second.
+PASSING = {
+    "azure": (f"{ENTRA}b25l", f"{ENTRA}dHdv", "authorization", f"Bearer {ENTRA}dHdv"),
+    "vertex": ("ya29.one", "ya29.two", "authorization", "Bearer ya29.two"),
+    "bedrock": ("AKIDONE:secret-1:token-1", "AKIDTWO:secret-2:token-2", "x-amz-security-token", "token-2"),
+}  # fmt: skip
+
+
+def test_tokens_of_clouds_that_were_replaced_are_used_soon(tmp_path: Path, upstream: Stage) -> None:
+    upstream.answer = error_answer(400)
+    routes = []
+    for dialect, (first, *_) in PASSING.items():
+        secret = tmp_path / dialect
+        secret.write_text(first)
+        made = make_route(dialect, upstream.url, dialect=dialect, api_key=f"file:{secret}")
+        (known,) = made.targets
+        target = msgspec.structs.replace(known, region="eu-central-1")
+        routes.append(msgspec.structs.replace(made, endpoints=(Endpoint.CHAT,), targets=(target,)))
+    with GatewayProcess(routes, folder=tmp_path / "d") as process:
+
+        def ask(dialect: str, header: str) -> str | None:
+            headers = {"authorization": f"Bearer {TEST_KEY}"}
+            body = {"model": dialect, "messages": [{"role": "user", "content": "Hi"}]}
+            httpx.post(process.url + "/chat/completions", json=body, headers=headers)
+            return upstream.requests[-1].header(header)
+
+        seen = []
+        for dialect, (first, second, header, wanted) in PASSING.items():
+            seen.append(ask(dialect, header))
+            assert seen[-1] not in (None, wanted)
+            replace_file(tmp_path / dialect, second)
+            process.until(lambda: ask(dialect, header) == wanted, 5)  # noqa: B023
+            for part in (*first.split(":"), *second.split(":")):
+                assert part not in process.log
+        assert len(set(seen)) == len(PASSING)
 
 
 def test_authorities_that_were_replaced_are_trusted_soon(tmp_path: Path) -> None:

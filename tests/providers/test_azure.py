@@ -42,6 +42,13 @@ def test_the_key_has_a_header_of_its_own() -> None:
     assert WIRE.build_headers("") == []
 
 
+def test_a_token_of_entra_id_goes_as_a_bearer() -> None:
+    token = "eyJhbGciOiJSUzI1NiJ9.eyJhdWQiOiJodHRwcyJ9.c2lnbmF0dXJl_-"
+    assert WIRE.build_headers(token) == [("authorization", f"Bearer {token}")]
+    for key in ("eyJhbGciOiJSUzI1NiJ9", "a.b.c", f"{token}.x", f"{token}:x"):
+        assert WIRE.build_headers(key) == [("api-key", key)]
+
+
 def test_what_azure_answers_passes_untouched_and_messages_are_translated() -> None:
     for endpoint in (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS):
         way = find_way(endpoint, "azure")

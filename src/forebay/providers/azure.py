@@ -8,9 +8,12 @@ There are two forms of address, told apart by the path of a target's base URL:
 - any other (`https://NAME.openai.azure.com`): the deployment's name is in the path, and the API's version in
   the query.
 
+A secret is a key, which has a header of its own, or a token of Microsoft Entra ID, which goes as a bearer.
+
 Source: Microsoft Learn, "Azure OpenAI REST API reference" and "API version lifecycle".
 """
 
+import re
 from typing import Final
 from urllib.parse import quote
 
@@ -24,6 +27,8 @@ _NATIVE: Final = frozenset(
         *(MEDIA - {Endpoint.IMAGE_VARIATIONS}),
     )
 )
+#: A JSON Web Token, as Microsoft Entra ID gives them; the keys of Azure OpenAI hold no dots.
+_ENTRA_TOKEN: Final = re.compile(r"eyJ[\w-]+\.eyJ[\w-]+\.[\w-]+", re.ASCII)
 VERSION: Final = "2024-10-21"  #: the latest of the first form that is not a preview, for URLs that name none
 
 
@@ -42,4 +47,6 @@ class AzureWire:
         return f"{path}/{endpoint}?{query or f'api-version={VERSION}'}"
 
     def build_headers(self, secret: str) -> Headers:
+        if _ENTRA_TOKEN.fullmatch(secret):
+            return [("authorization", f"Bearer {secret}")]
         return [("api-key", secret)] if secret else []

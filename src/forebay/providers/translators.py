@@ -68,21 +68,6 @@ _LAST_CALLERS: dict[Endpoint, CallerTranslator] = {
 }
 
 
-def find_target_translator(dialect: str) -> TargetTranslator | None:
-    """That of targets of a dialect; None where they speak OpenAI's chat."""
-    return _TARGETS.get(dialect)
-
-
-def find_target_wire(dialect: str) -> TargetWire | None:
-    """How targets of a dialect are addressed by those who speak it too; None where no caller can."""
-    return _WIRES.get(dialect)
-
-
-def find_caller_translator(endpoint: Endpoint) -> CallerTranslator | None:
-    """That of an endpoint; None where its bodies are OpenAI's, or nobody can translate them."""
-    return _CALLERS.get(endpoint)
-
-
 @lru_cache(maxsize=1024)
 def find_way(endpoint: Endpoint, dialect: str) -> Way | None:
     """What lies between the callers of an endpoint and targets of a dialect, None if they can't meet."""
