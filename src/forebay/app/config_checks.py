@@ -15,6 +15,7 @@ from forebay.app.config_defaults import EMBEDDED_ENGINES, ENDPOINTS_BY_KIND
 from forebay.app.config_dialect_checks import check_dialect, list_addresses
 from forebay.app.config_explain import suggest_hint
 from forebay.app.config_limits_checks import Found, check_limits
+from forebay.app.config_mirrors_checks import check_mirrors
 from forebay.app.config_model import ControlConfig, GatewayConfig
 from forebay.app.config_oidc import check_oidc
 from forebay.app.config_pools import WAYS
@@ -47,6 +48,7 @@ def compute_check_problems(
         *check_reference(("limits", "authority"), _mapping(source.data.get("limits")), origin, env),
         *check_limits(source.data),
         *check_pools(source.data),
+        *check_mirrors(source.data),
         *_check_pool_ways(source.data, origin, env),
     ]
     return make_problems(source, dict.fromkeys(found))  # a pool's are found at each target that names it

@@ -16,6 +16,7 @@ from forebay.app.config_alerts import AlertsConfig
 from forebay.app.config_defaults import fill_engines_and_models
 from forebay.app.config_ledger import LedgerConfig
 from forebay.app.config_limits import LimitsConfig
+from forebay.app.config_mirrors import MIRRORS_MAX, MirrorConfig
 from forebay.app.config_oidc import OidcConfig
 from forebay.app.config_pools import ChoosingConfig, PlaceConfig, PoolConfig, TierConfig
 from forebay.app.config_prices import PricesConfig
@@ -261,6 +262,9 @@ class ModelConfig(Section):
         default=(),
         description="Other models that answer, in this order, where none of the targets does; the last of "
         "`gateway.attempts_max` attempts is kept for them.",
+    )
+    mirrors: Annotated[tuple[MirrorConfig, ...], Field(max_length=MIRRORS_MAX)] = Field(
+        default=(), description="Models that get copies of a share of the requests, for comparison."
     )
     routing: ChoosingConfig = Field(
         default=ChoosingConfig(), description="How a target is chosen for each request."

@@ -70,6 +70,7 @@ def compile_snapshot(
                 created_s=created_s,
                 choosing=listed.routing.compile(is_fleet=is_fleet),
                 fallbacks=listed.fallbacks,
+                mirrors=tuple(mirror.compile() for mirror in listed.mirrors),
                 masking=listed.routing.compile_masking(config.gateway.keep_alive_s),
             )
         )

@@ -210,6 +210,7 @@ class Worker:
         """Readiness off, no new callers, streams finish, and what is left at the deadline is told so."""
         limits = self._service.state.snapshot.limits
         self._app.ready = False
+        await self._service.mirrors.close()
         await asyncio.sleep(limits.drain_grace_s)
         self._server.stop_accepting()
         self._quota.waits.close()

@@ -139,6 +139,19 @@ class Masking(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_s: float = 15.0  #: of silence, after which they are told that the stream goes on; 0 for never
 
 
+class Mirror(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that gets copies of a route's requests, of whose answers no caller sees anything."""
+
+    model: str  #: its public name
+    share: float = 0.05  #: of the requests, more than 0
+    requests_max: int = 8  #: copies in flight at once, of all workers
+    queue_max: int = 32  #: that wait for that, of all workers
+    per_s: float | None = None  #: of all workers
+    bytes_max: int = 1 << 20  #: of a request; larger ones are not copied
+    timeout_s: float = 60.0  #: for waiting, and again for the attempt
+    at_once: bool = False  #: beside the request; else once its caller has the answer
+
+
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """A public name, what it can do, and its targets.
 
@@ -152,6 +165,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     owned_by: str = "forebay"
     choosing: Choosing = Choosing()
     fallbacks: tuple[str, ...] = ()  #: public names that answer where no target of this one does
+    mirrors: tuple[Mirror, ...] = ()  #: each of another model
     masking: Masking = Masking()
 
 

@@ -8,7 +8,7 @@ import asyncio
 from typing import cast
 
 from forebay.core.clock import Clock
-from forebay.core.errors import CallerLeft, Fault, TargetError
+from forebay.core.errors import CallerLeft, Fault, StaleConnection, TargetError
 from forebay.core.routes import MEDIA, Endpoint
 from forebay.gateway.answers import Answer, read_answer, refuse_compressed
 from forebay.gateway.choosing import Chooser
@@ -79,6 +79,27 @@ class Attempter:
                 self._ending.finish_answer(exchange, target.secret, explain_overflow(exchange, answer))
                 return
             tries.resent = False
+
+    async def try_once(self, exchange: Exchange) -> None:
+        """The attempt that has begun, and no other: what it brings is the answer.
+
+        Raises:
+            TargetError: it brings none.
+        """
+        target = exchange.target_state
+        try:
+            try:
+                answer = await self._attempt(exchange, target)
+            except StaleConnection:  # nobody has seen it
+                exchange.tries.resent = True
+                answer = await self._attempt(exchange, target)
+        except TargetError as error:
+            self._count_attempt(exchange, good=False)
+            self._troubles.tell(target.target.id, error)
+            raise
+        if answer is not None:
+            self._count_attempt(exchange, good=False)
+            self._ending.finish_answer(exchange, target.secret, answer)
 
     async def _attempt(self, exchange: Exchange, target: TargetState) -> Answer | None:
         """One try; None when the caller has its answer, else the target's error answer.

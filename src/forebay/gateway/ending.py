@@ -7,6 +7,8 @@ in memory.  Nothing here waits.
 import logging
 from typing import cast
 
+import msgspec
+
 from forebay.core.clock import Clock
 from forebay.core.errors import (
     CallerLeft,
@@ -23,6 +25,7 @@ from forebay.core.events import Finished, Outcome, Tokens, UsageSource
 from forebay.core.routes import MEDIA
 from forebay.gateway.answers import JSON_TYPE, Answer, build_headers, build_late_headers, hide_secret
 from forebay.gateway.dialect import MeasuredView
+from forebay.gateway.mirror_digest import compute_digest
 from forebay.gateway.model import Exchange, Reading
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Relay
@@ -100,6 +103,8 @@ class Ending:
             exchange.usage_source = UsageSource.REPORTED
         exchange.tokens = tokens
         exchange.answer_bytes = len(body)
+        if exchange.keeps_answer:
+            exchange.answer = body
         self._end(exchange, status, Outcome.OK, "")
         exchange.call.respond(status, build_headers(exchange, content_type or JSON_TYPE), body)
 
@@ -226,8 +231,24 @@ class Ending:
             exchange.asked_model,
             exchange.state.snapshot.price_book,
         )
+        if exchange.mirror_of:
+            self._recorder.record(_pair(exchange, record))
+            return
         self._recorder.record(record)
         exchange.state.cells.count_finished(exchange.cells, record)
+
+
+def _pair(exchange: Exchange, record: Finished) -> Finished:
+    """The record of a copy, with what ties it to its request.  In no metric of requests is it counted."""
+    expected, is_same = exchange.mirror_digest, None
+    if expected is not None and exchange.answer:
+        is_same = compute_digest(exchange.endpoint, exchange.answer) == expected
+    return msgspec.structs.replace(
+        record,
+        mirror_of=exchange.mirror_of,
+        mirror_same=is_same,
+        mirrors_dropped=exchange.mirrors_dropped,
+    )
 
 
 _UNREACHED: dict[type[ForebayError], str] = {

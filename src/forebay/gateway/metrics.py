@@ -130,6 +130,10 @@ class Cells:
     def count_usage_rule(self, target: str, name: str, result: str) -> None:
         self.cells[self._index[("forebay_usage_rules", target, name, result)]] += 1
 
+    def count_mirror(self, model: str, mirror: str, result: str) -> None:
+        """Counts what became of a copy for a mirror."""
+        self.cells[self._index[("forebay_mirrors", model, mirror, result)]] += 1
+
     def count_snapshot_refused(self) -> None:
         self.cells[self._index[("forebay_snapshots_refused",)]] += 1
 

@@ -104,6 +104,12 @@ FAMILIES = (
         ("priority",),
         WAIT_S,
     ),
+    Family(
+        "forebay_mirrors",
+        "counter",
+        "Copies of requests for mirrors, by what became of them.",
+        ("model", "mirror", "result"),
+    ),
     Family("forebay_records_waiting", "gauge", "Records kept in memory while the disk refuses them.", ()),
     Family("forebay_memory_held_bytes", "gauge", "Counted against gateway.memory_max_bytes.", ()),
     Family("forebay_internal_errors", "counter", "Errors in the gateway itself.", ()),
@@ -116,6 +122,12 @@ ESTIMATE_SOURCES = ("estimated", "reported")
 RETRY_RESULTS = ("made", "denied")
 REFUSALS = ("unauthenticated", "unknown_url", "method_not_allowed", "ledger_unwritable")
 
+
+#: What became of a copy: its answer, or why it was not sent.  `gateway.mirrors` explains them.
+MIRROR_RESULTS = (
+    *("ok", "failed", "barred", "too_large", "too_many", "queue_full", "late", "target_busy", "memory_full"),
+    *("gateway_busy", "records_unwritable", "ended"),
+)
 
 FOUND, ABSENT, UNUSABLE = "found", "absent", "unusable"  #: what became of a usage rule in an answer
 
@@ -151,6 +163,12 @@ def compute_layout(table: RouteTable) -> Layout:
             (*rule, result)
             for rule in sorted(_list_usage_rules(table))
             for result in (FOUND, ABSENT, UNUSABLE)
+        ],
+        "forebay_mirrors": [
+            (route.model, mirror.model, result)
+            for route in table.routes
+            for mirror in route.mirrors
+            for result in MIRROR_RESULTS
         ],
         "forebay_refused": [(reason,) for reason in REFUSALS],
     }

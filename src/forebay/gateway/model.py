@@ -134,6 +134,10 @@ class State:
             routes=routes,
         )
 
+    def filter_route(self, model: str, entry: KeyEntry) -> RouteState | None:
+        """What a key's rights leave of one route; None if that is nothing."""
+        return dict(_filter_routes({model: self.routes[model]}, entry)).get(model)
+
 
 def _filter_routes(routes: Mapping[str, RouteState], entry: KeyEntry) -> Iterator[tuple[str, RouteState]]:
     """The routes that a key may call in any way, each with those of its targets that it may be sent to."""
@@ -185,6 +189,7 @@ class Exchange:
     a good part of what a request costs.
     """
 
+    answer = b""  #: whole and good, where it is to be compared
     answer_bytes = 0
     attempt_at = 0.0  #: loop time at which the current attempt began, where its target is counted
     asked_model = ""  #: what the caller named, where another model answers in its place
@@ -205,6 +210,7 @@ class Exchange:
     key: KeyEntry | None = None
     guessed_units: tuple[tuple[str, int], ...] = ()  #: that it will cost, where a limit wants to know
     is_binary = False  #: its stream is no text, so that no error can be told inside it
+    keeps_answer = False  #: it is to be compared
     is_cleared = False  #: what was counted against `blamed` was taken back
     is_retry_denied = False  #: there was another place, and no budget for it
     is_plan_whole = True  #: else `plan` goes no further than the first attempt
@@ -214,6 +220,10 @@ class Exchange:
     load_tokens = 0  #: that it counts
     limit_headers = ""  #: header lines that tell the caller of its limits
     meant_status = 0  #: of an error that had to be told in a stream whose head was out already
+    mirror_digest: bytes | None = None  #: of a copy: of what its request's answer held
+    mirror_of = ""  #: of a copy for a mirror, the id of the request
+    mirrors: tuple[Any, ...] = ()  #: which get a copy once it has ended; `mirrors` explains them
+    mirrors_dropped = 0  #: copies before it that its mirror did not get
     model = ""
     plan: tuple[TargetState, ...] | None = None  #: where it goes; None: as the route lists them
     progress: Progress | None = None  #: of the body, while it comes

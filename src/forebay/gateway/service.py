@@ -27,6 +27,7 @@ from forebay.gateway.deciding import Decider
 from forebay.gateway.ending import DRAINING, Ending, count_estimate, explain_cancel
 from forebay.gateway.intake import Intake
 from forebay.gateway.memory import Memory
+from forebay.gateway.mirrors import Mirrors
 from forebay.gateway.model import Dialect, Exchange, KeyState, State
 from forebay.gateway.plan import Plan
 from forebay.gateway.quota import Quota
@@ -75,13 +76,17 @@ class Service:
         self._count = 0
         self._refused = 0
         self._decider = Decider(self._chooser, lambda: self._count - self._refused, self._loop.time)
-        self._attempter = Attempter(
-            self._chooser, self._decider, self._relay, self._ending, self.memory, clock
+        self._clock = clock
+        self._attempter = self._make_attempter(self.memory)
+        self.mirrors = Mirrors(
+            self._chooser, self._ending, self.memory, recorder, clock, self._make_attempter
         )
         self._silence = Silence(clock)
-        self._clock = clock
         self._monotonic_ns = clock.monotonic_ns
         self._id_prefix = id_prefix
+
+    def _make_attempter(self, memory: Memory) -> Attempter:
+        return Attempter(self._chooser, self._decider, self._relay, self._ending, memory, self._clock)
 
     # --- one request ----------------------------------------------------------------------------------------
 
@@ -121,6 +126,8 @@ class Service:
                 plan = self.quota.find_plan(key.entry, exchange.model)
                 if not self.quota.reserve(exchange, plan):
                     return self._run(exchange, self._borrow(exchange, plan))
+            if exchange.route is not None and exchange.route.route.mirrors:
+                self.mirrors.choose(exchange)
             if self._send_first(exchange):
                 return None
             return self._run(exchange, self._attempter.run(exchange))
@@ -141,6 +148,8 @@ class Service:
 
     async def _borrow(self, exchange: Exchange, plan: Plan) -> None:
         await self.quota.acquire(exchange, plan)
+        if exchange.route is not None and exchange.route.route.mirrors:
+            self.mirrors.choose(exchange)
         await self._attempter.run(exchange)
 
     async def _run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
@@ -187,6 +196,8 @@ class Service:
             exchange.connection = None
             connection.abort()
         exchange.call.on_left = None
+        if exchange.mirrors:
+            self.mirrors.follow(exchange)
 
     # --- without a task -------------------------------------------------------------------------------------
 
