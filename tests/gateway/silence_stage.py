@@ -10,12 +10,15 @@ import pytest
 from gateway_stage import Stage
 from raw_caller import RawCaller
 
-from forebay.core.routes import Masking, Route, Target, Timeouts
+from forebay.core.routes import FillerRules, Masking, Route, Target, Timeouts
 from forebay.testing.answers import chunk, sse_answer, sse_head
 from forebay.testing.gateway import GatewayProcess, make_route
 from forebay.testing.steps import Gate, Step, Wait
 
 KEEP = Masking(keep_alive_s=0.15)
+FILL = Masking(keep_alive_s=0, filler=FillerRules(after_s=0.1, texts=("Well… ",)))
+ASKED = Masking(keep_alive_s=0, filler=FillerRules(after_s=0.1, texts=("Well… ",), is_asked=True))
+BOTH = msgspec.structs.replace(FILL, keep_alive_s=0.15)
 COMMENT = b": keep-alive\n\n"
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 BRIEF = Timeouts(connect_s=0.5, first_token_s=0.5, idle_s=20, total_s=20)
@@ -72,6 +75,12 @@ def _quiet(
         masked(make_mixed(first, second)),
         masked(make_route("never", first), Masking(keep_alive_s=0)),
         make_route("default", first),
+        masked(make_route("filled", first), FILL),
+        masked(make_route("filled-messages", first, dialect="anthropic"), FILL),
+        masked(make_route("filled-responses", first, dialect="openai-responses"), FILL),
+        masked(make_route("filled-two", first, second), BOTH),
+        masked(make_mixed(first, second, "filled-mixed"), FILL),
+        masked(make_route("asked", first), ASKED),
     ]
     with GatewayProcess(routes, folder=folder) as process:
         yield process

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictFloat, StrictInt
+from pydantic import Field, StrictFloat, StrictInt, StrictStr
 
 from forebay.app.config_timeouts import TimeoutsConfig
 from forebay.app.config_values import (
@@ -22,10 +22,11 @@ from forebay.app.config_values import (
     TargetUrl,
     Tier,
 )
-from forebay.core.routes import Affinity, Choosing, Masking, Order, Pool
+from forebay.core.routes import Affinity, Choosing, FillerRules, Masking, Order, Pool
 
 Capability = Literal["tools", "images", "audio", "documents", "json_schema"]
 RequestsAtOnce = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
+FillerText = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
 TokensAtOnce = Annotated[StrictInt, Field(ge=1, le=1 << 40)]
 WAYS = ("tls_ca", "tls_cert", "tls_key", "proxy", "proxy_credentials")  #: of them, how one gets there
 FACTS = (
@@ -145,6 +146,28 @@ class PoolConfig(PlaceConfig):
         )
 
 
+class FillerConfig(Section):
+    """Words of your own with which streams begin that would be silent."""
+
+    text: Annotated[tuple[FillerText, ...], Field(min_length=1, max_length=100)] = Field(
+        description="Texts, of which each request has one, chosen by its id. The answer follows right "
+        "behind, so end each with a space."
+    )
+    after_s: Annotated[StrictFloat, Field(ge=0.1, le=60, allow_inf_nan=False)] = Field(
+        default=0.5,
+        description="Seconds from the request's arrival without content, after which it goes out; up to a "
+        "tenth of a second later.",
+    )
+    when: Literal["always", "asked"] = Field(
+        default="always",
+        description="`asked`: only for callers that send the header `x-forebay-filler: on`. With `always`, "
+        "`x-forebay-filler: off` declines it.",
+    )
+
+    def compile(self) -> FillerRules:
+        return FillerRules(after_s=self.after_s, texts=self.text, is_asked=self.when == "asked")
+
+
 class ChoosingConfig(Section):
     """How a model's targets are chosen."""
 
@@ -178,12 +201,21 @@ class ChoosingConfig(Section):
         description="As `gateway.keep_alive_s`, for streams of this model; null: what the gateway says.",
     )
 
+    filler: FillerConfig | None = Field(
+        default=None,
+        description="Words that begin a stream of this model while it has said nothing yet, as "
+        "docs/gateway.md says; null: none.",
+    )
+
     def compile_masking(self, keep_alive_s: float) -> Masking:
         """
         Args:
             keep_alive_s: the gateway's.
         """
-        return Masking(keep_alive_s=keep_alive_s if self.keep_alive_s is None else self.keep_alive_s)
+        return Masking(
+            keep_alive_s=keep_alive_s if self.keep_alive_s is None else self.keep_alive_s,
+            filler=None if self.filler is None else self.filler.compile(),
+        )
 
     def compile(self, *, is_fleet: bool) -> Choosing:
         """

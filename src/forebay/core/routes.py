@@ -133,10 +133,19 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
     queue_waits_max_s: tuple[float, float, float] = QUEUE_WAITS_S  #: in engines, by class as in `PRIORITIES`
 
 
+class FillerRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Words that begin a stream while the model has said nothing yet."""
+
+    after_s: float  #: from the request's arrival
+    texts: tuple[str, ...]  #: of which each request has one
+    is_asked: bool = False  #: only where the caller asks for it
+
+
 class Masking(msgspec.Struct, frozen=True, kw_only=True):
     """What callers of a route's streams get while there is nothing to hand on."""
 
     keep_alive_s: float = 15.0  #: of silence, after which they are told that the stream goes on; 0 for never
+    filler: FillerRules | None = None
 
 
 class Mirror(msgspec.Struct, frozen=True, kw_only=True):

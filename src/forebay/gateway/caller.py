@@ -27,7 +27,7 @@ FRAMING = (b"content-length", b"transfer-encoding")
 WANTED = frozenset(
     b"anthropic-beta anthropic-version authorization content-length content-type expect "
     b"inference-header-content-length traceparent tracestate transfer-encoding x-api-key "
-    b"x-forebay-debug x-forebay-session x-forebay-wait".split()
+    b"x-forebay-debug x-forebay-filler x-forebay-session x-forebay-wait".split()
 )
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 

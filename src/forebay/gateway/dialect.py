@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from forebay.core.errors import ForebayError
 from forebay.core.events import Tokens
+from forebay.core.filler import Filler, Opening
 from forebay.core.routes import Endpoint
 from forebay.core.translation import DocumentSplitter, Way
 from forebay.core.usage_rules import UsageRule
@@ -110,6 +111,10 @@ class Dialect(Protocol):
     def encode_error_event(self, error: ForebayError) -> bytes: ...
     def wrap_error_event(self, body: bytes) -> bytes:
         """An error's whole answer, `encode_error`'s or a target's in this dialect, as an event."""
+        ...
+
+    def begin_filler(self, body: bytes, endpoint: Endpoint, opening: Opening) -> Filler | None:
+        """A stream that begins with a filler; None where the request leaves no room for one."""
         ...
 
     def name_headers(self, request_id: str, limits: str, wall_ns: int) -> str: ...

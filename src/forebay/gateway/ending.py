@@ -230,6 +230,10 @@ class Ending:
             version,
             exchange.asked_model,
             exchange.state.snapshot.price_book,
+            "",  # of which it is a copy, and what came of that
+            None,
+            0,
+            exchange.filler_ns,
         )
         if exchange.mirror_of:
             self._recorder.record(_pair(exchange, record))

@@ -134,6 +134,12 @@ class Cells:
         """Counts what became of a copy for a mirror."""
         self.cells[self._index[("forebay_mirrors", model, mirror, result)]] += 1
 
+    def count_filler(self, model: str) -> None:
+        self.cells[self._index["forebay_fillers", model]] += 1
+
+    def count_keep_alive(self) -> None:
+        self.cells[self._index[("forebay_keep_alives",)]] += 1
+
     def count_snapshot_refused(self) -> None:
         self.cells[self._index[("forebay_snapshots_refused",)]] += 1
 

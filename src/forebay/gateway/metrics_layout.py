@@ -93,6 +93,8 @@ FAMILIES = (
         "What usage rules found in answers of their targets.",
         ("target", "rule", "result"),
     ),
+    Family("forebay_fillers", "counter", "Streams that began with a filler.", ("model",)),
+    Family("forebay_keep_alives", "counter", "Keep-alives sent in silent streams.", ()),
     Family("forebay_refused", "counter", "Requests refused without a record.", ("reason",)),
     Family("forebay_requests_in_flight", "gauge", "Requests being served.", ()),
     Family("forebay_waiting", "gauge", "Requests that wait for limits.", ("priority",)),
@@ -170,6 +172,7 @@ def compute_layout(table: RouteTable) -> Layout:
             for mirror in route.mirrors
             for result in MIRROR_RESULTS
         ],
+        "forebay_fillers": [(route.model,) for route in table.routes if route.masking.filler is not None],
         "forebay_refused": [(reason,) for reason in REFUSALS],
     }
     series: list[Series] = []

@@ -16,6 +16,7 @@ from forebay.core.errors import (
     Untranslatable,
 )
 from forebay.core.events import Tokens, UsageSource
+from forebay.core.filler import Filler
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import Endpoint, Route, Snapshot, Target
 from forebay.gateway.call import Call
@@ -203,10 +204,13 @@ class Exchange:
     duration_ns = 0  #: as on the record, once it is made
     estimate: Tokens | None = None  #: of what it will use, where a limit wants to know
     fallbacks: tuple[tuple[int, "RouteState"], ...] = ()  #: models that take over, by their place in `plan`
+    filler: Filler | None = None  #: that the stream began with, and to which the answer is joined
+    filler_ns: int | None = None  #: from the head's arrival to it
     deadline = 0.0  #: loop time at which the current attempt ends
     first_s = 0.0  #: of the current attempt until its first token, where its target is counted
     first_token_ns: int | None = None
     kept: Collection[Any] = ()  #: leases that it holds while it reserves more for another model
+    is_filler_due = True  #: there may still be one
     key: KeyEntry | None = None
     guessed_units: tuple[tuple[str, int], ...] = ()  #: that it will cost, where a limit wants to know
     is_binary = False  #: its stream is no text, so that no error can be told inside it

@@ -110,12 +110,15 @@ class Relay:
                 if out and tries.content_sent:
                     if meter.error is not None:
                         out = redact(out, secret)
-                    exchange.answer_bytes += len(out)
-                    begun = self._monotonic_ns()
-                    try:
-                        await call.send(out)
-                    finally:
-                        exchange.waited_ns += self._monotonic_ns() - begun
+                    if exchange.filler is not None:
+                        out = exchange.filler.feed(out)
+                    if out:
+                        exchange.answer_bytes += len(out)
+                        begun = self._monotonic_ns()
+                        try:
+                            await call.send(out)
+                        finally:
+                            exchange.waited_ns += self._monotonic_ns() - begun
                 data = await self._read_some(exchange, connection)
         except CallerGone:  # with a piece that it has not taken
             raise self._leave(exchange, meter) from None
@@ -148,7 +151,7 @@ class Relay:
             answer = self.correct_status(exchange, answer)
         if answer.status < 300 and exchange.call.streaming:
             raise UpstreamProtocol(
-                "the target gave a whole answer to a request for a stream, which had begun with keep-alives"
+                "the target gave a whole answer to a request for a stream, which had begun already"
             )
         return answer if exchange.crossing is None else self.translate(exchange, answer)
 
@@ -223,6 +226,8 @@ class Relay:
 
     def _end_stream(self, exchange: Exchange, meter: Meter, finish: FinishStream, out: bytes) -> None:
         self._settle(exchange, meter)
+        if exchange.filler is not None:
+            out = exchange.filler.feed(out) + exchange.filler.finish()
         error: ForebayError | None = None
         if meter.error is not None:
             error = UpstreamError("the target ended its stream with an error")

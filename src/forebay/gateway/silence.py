@@ -1,14 +1,20 @@
-"""Breaks the silence of streams, so that no proxy between takes a caller that waits for one that has gone.
+"""Breaks the silence of streams: keep-alives, so that no proxy cuts the line, and fillers, so that a talking
+character does not fall silent.
 
 It looks at streams when the service sweeps, so a request that is answered in time has no timer and pays
 nothing.  What it sends goes between two events, never to a caller that has not taken what was sent before.
 It never decides who answers: it may send the head of a stream, and the first content is still the relay's.
 """
 
+from zlib import crc32
+
 from forebay.core.clock import Clock
+from forebay.core.filler import Opening
+from forebay.core.routes import FillerRules
 from forebay.gateway.answers import build_early_headers
 from forebay.gateway.model import Exchange
 
+_FILLER_HEADER = b"x-forebay-filler"  #: `on` or `off`
 _DEBUG = b"x-forebay-debug"  #: a request with it may be answered with where it would go, which is no stream
 
 
@@ -34,10 +40,40 @@ class Silence:
         route = exchange.route
         if route is None or exchange.recorded or _DEBUG in exchange.call.headers:
             return
-        silent_s = now - exchange.silent_since
         masking = route.route.masking
-        if masking.keep_alive_s and silent_s >= masking.keep_alive_s:
-            self._send(exchange, exchange.dialect.KEEP_ALIVE)
+        if masking.filler is not None and exchange.is_filler_due and not exchange.tries.content_sent:
+            self._fill(exchange, masking.filler)
+        if exchange.answer_bytes != sent or not masking.keep_alive_s:
+            return
+        if now - exchange.silent_since >= masking.keep_alive_s:
+            self._send_keep_alive(exchange)
+
+    def _send_keep_alive(self, exchange: Exchange) -> None:
+        if self._send(exchange, exchange.dialect.KEEP_ALIVE):
+            exchange.state.cells.count_keep_alive()
+
+    def _fill(self, exchange: Exchange, rules: FillerRules) -> None:
+        """Sends a filler if it is time for one, and the request leaves room."""
+        waited_ns = self._monotonic_ns() - exchange.started_ns
+        if waited_ns < rules.after_s * 1e9 or not exchange.call.takes_aside:
+            return
+        exchange.is_filler_due = False
+        asked = exchange.call.headers.get(_FILLER_HEADER)
+        if (asked is None and rules.is_asked) or (asked is not None and asked.lower() != b"on"):
+            return
+        assert exchange.route is not None
+        opening = Opening(
+            text=rules.texts[crc32(exchange.id.encode()) % len(rules.texts)],
+            id=exchange.id,
+            model=exchange.model,
+            created_s=exchange.at_ns // 1_000_000_000,
+        )
+        filler = exchange.dialect.begin_filler(exchange.body, exchange.endpoint, opening)
+        if filler is None:
+            return
+        exchange.filler, exchange.filler_ns = filler, waited_ns
+        self._send(exchange, filler.opening)
+        exchange.state.cells.count_filler(exchange.route.route.model)
 
     def _send(self, exchange: Exchange, event: bytes) -> bool:
         call = exchange.call

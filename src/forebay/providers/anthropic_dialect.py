@@ -12,12 +12,14 @@ import msgspec
 
 from forebay.core.errors import ForebayError, InvalidValue, MissingField
 from forebay.core.events import Tokens
+from forebay.core.filler import Opening
 from forebay.core.routes import Endpoint
 from forebay.core.usage_rules import UsageRule
 from forebay.providers import anthropic_errors, openai
 from forebay.providers.anthropic_media import find_media
 from forebay.providers.anthropic_stream import MessagesMeter
 from forebay.providers.anthropic_usage import read_answer_usage
+from forebay.providers.filler_messages import MessagesFiller, takes_filler
 from forebay.providers.json_edit import NOTHING
 from forebay.providers.openai import CappedView, RequestView
 from forebay.providers.openai_usage import Reading
@@ -119,6 +121,9 @@ class MessagesDialect:
 
     def wrap_error_event(self, body: bytes) -> bytes:
         return b"event: error\ndata: " + openai.flatten(body) + b"\n\n"
+
+    def begin_filler(self, body: bytes, endpoint: Endpoint, opening: Opening) -> MessagesFiller | None:
+        return MessagesFiller(opening) if takes_filler(body) else None
 
     def name_headers(self, request_id: str, limits: str, wall_ns: int) -> str:
         """Header lines of every answer: the request's id and the limits, as Anthropic names them.

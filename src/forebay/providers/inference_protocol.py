@@ -12,6 +12,7 @@ import msgspec
 
 from forebay.core.errors import ForebayError
 from forebay.core.events import Tokens
+from forebay.core.filler import begin_no_filler
 from forebay.core.routes import Endpoint
 from forebay.core.usage_rules import UsageRule
 from forebay.providers import openai
@@ -61,6 +62,7 @@ class InferenceDialect:
     KEEP_ALIVE = b""
     is_foreign = False
 
+    begin_filler = staticmethod(begin_no_filler)
     name_headers = staticmethod(openai.name_headers)
     encode_model_list = staticmethod(openai.encode_model_list)
     encode_model = staticmethod(openai.encode_model)

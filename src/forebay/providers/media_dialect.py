@@ -7,6 +7,7 @@ read.
 
 from forebay.core.errors import ContextTooLong, ForebayError
 from forebay.core.events import Tokens
+from forebay.core.filler import begin_no_filler
 from forebay.core.routes import AUDIO_READERS, FORMS, Endpoint
 from forebay.core.usage_rules import UsageRule
 from forebay.providers import openai
@@ -33,6 +34,7 @@ class MediaDialect:
     is_foreign = False
     KEEP_ALIVE = b""  # nobody knows before it comes whether an answer is a stream of events
 
+    begin_filler = staticmethod(begin_no_filler)
     wrap_error_event = staticmethod(openai.wrap_error_event)
     read_error = staticmethod(openai.read_error)
     read_error_status = staticmethod(openai.read_error_status)

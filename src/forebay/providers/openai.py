@@ -9,8 +9,10 @@ import msgspec
 
 from forebay.core.errors import ForebayError, InvalidJSON, InvalidValue, MissingField
 from forebay.core.events import Tokens
+from forebay.core.filler import Opening
 from forebay.core.routes import Endpoint
 from forebay.core.usage_rules import UsageRule
+from forebay.providers.filler_chat import ChatFiller, takes_filler
 from forebay.providers.json_edit import FIELDS_MAX, NOTHING, UNREADABLE, split_fields
 from forebay.providers.openai_bounds import check_context as check_context
 from forebay.providers.openai_bounds import find_output_cap as find_output_cap
@@ -251,6 +253,11 @@ def read_error_status(error: bytes) -> int:
 def wrap_error(error: bytes) -> bytes:
     """The envelope around an error object."""
     return b'{"error":' + error + b"}"
+
+
+def begin_filler(body: bytes, endpoint: Endpoint, opening: Opening) -> ChatFiller | None:
+    """A stream that begins with a filler; None where the request leaves no room for one."""
+    return ChatFiller(opening, endpoint) if takes_filler(body) else None
 
 
 def name_headers(request_id: str, limits: str, wall_ns: int) -> str:

@@ -11,6 +11,7 @@ import msgspec
 
 from forebay.core.errors import ForebayError
 from forebay.core.events import Tokens
+from forebay.core.filler import begin_no_filler
 from forebay.core.routes import Endpoint
 from forebay.core.usage_rules import UsageRule
 from forebay.providers import openai
@@ -55,6 +56,7 @@ class ScoresDialect:
     KEEP_ALIVE = b""
     is_foreign = False
 
+    begin_filler = staticmethod(begin_no_filler)
     check_context = staticmethod(openai.check_context)
     weigh_text = staticmethod(openai.weigh_text)
     estimate_tokens = staticmethod(openai.estimate_tokens)

@@ -11,9 +11,11 @@ import msgspec
 
 from forebay.core.errors import ForebayError, InvalidValue, OutputTooLong
 from forebay.core.events import Tokens
+from forebay.core.filler import Opening
 from forebay.core.routes import Endpoint
 from forebay.core.usage_rules import UsageRule
 from forebay.providers import openai
+from forebay.providers.filler_responses import ResponsesFiller, takes_filler
 from forebay.providers.json_edit import NOTHING, UNREADABLE
 from forebay.providers.openai import RequestView
 from forebay.providers.openai_usage import Reading
@@ -160,6 +162,9 @@ class ResponsesDialect:
     ) -> TappedMeter:
         meter = self.new_meter(hide_usage=hide_usage, event_max_bytes=event_max_bytes)
         return tap_meter(meter, rules, event_max_bytes=event_max_bytes)
+
+    def begin_filler(self, body: bytes, endpoint: Endpoint, opening: Opening) -> ResponsesFiller | None:
+        return ResponsesFiller(opening, body) if takes_filler(body) else None
 
     def encode_error_event(self, error: ForebayError) -> bytes:
         return _build_error_event(error.describe())
