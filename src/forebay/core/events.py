@@ -94,7 +94,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     mirror_of: str = ""  #: id of the request of which this is a copy, for a mirror; both have one `at_ns`
     mirror_same: bool | None = None  #: whether both answers held the same, where they were compared
     mirrors_dropped: int = 0  #: copies that this worker dropped since the mirror's last record
-    filler_ns: int | None = None  #: from the head's arrival to a filler before the answer; in no table
+    filler_ns: int | None = None  #: from the head's arrival to a filler before the answer
 
     @property
     def kind(self) -> Kind:

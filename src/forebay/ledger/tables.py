@@ -101,6 +101,7 @@ events = Table(
     Column("mirror_of", Text, nullable=False, server_default=""),  # a request's id; empty: no mirror
     Column("mirror_same", Boolean),  # NULL: not compared
     Column("mirrors_dropped", Integer, nullable=False, server_default="0"),
+    Column("filler_ns", BigInteger),
     UniqueConstraint("segment_id", "position"),
     Index(None, "at_ns"),
     Index(

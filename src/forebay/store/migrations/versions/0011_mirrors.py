@@ -1,4 +1,4 @@
-"""Mirrors apart from the requests of callers: in the records, and in all totals."""
+"""Mirrors apart from the requests of callers, in the records and in all totals; and fillers, in records."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -27,6 +27,7 @@ def upgrade() -> None:
         sa.Column("mirror_of", sa.Text(), nullable=False, server_default=""),
         sa.Column("mirror_same", sa.Boolean()),
         sa.Column("mirrors_dropped", sa.Integer(), nullable=False, server_default="0"),
+        sa.Column("filler_ns", sa.BigInteger()),
     ):
         op.add_column("ledger_events", column)
     # Of a time, mirrors are few among the records, and a comparison looks for them alone.
