@@ -249,7 +249,8 @@ class Relay:
     ) -> None:
         """An error in a stream that has begun: told as an event, and no end that looks good."""
         self._settle(exchange, meter)
-        out = exchange.dialect.encode_error_event(error)
+        out = b"" if exchange.filler is None else exchange.filler.finish()
+        out += exchange.dialect.encode_error_event(error)
         exchange.answer_bytes += len(out)
         finish(exchange, error)
         exchange.call.end_stream(out)
