@@ -157,3 +157,25 @@ def test_the_budget_of_retries_is_in_the_table(tmp_path: Path) -> None:
     table = compile_table(tmp_path, "gateway: {retry_budget: 0.5, retry_budget_min_per_s: 2}\n" + FILE)
     assert (table.retry_budget, table.retry_budget_min_per_s) == (0.5, 2)
     assert (RouteTable(routes=()).retry_budget, RouteTable(routes=()).retry_budget_min_per_s) == (0.2, 10)
+
+
+def test_what_shares_a_quota_is_what_a_provider_serves_unless_somebody_says_otherwise(tmp_path: Path) -> None:
+    text = """
+pools:
+  own: {tier: provisioned, slow_start_s: 2.5, replicas: [http://10.0.0.1/v1]}
+  cloud: {tier: provider, shares_quota: false}
+models:
+  m:
+    endpoints: [chat/completions]
+    targets:
+      - {pool: own}
+      - {pool: cloud, url: https://one.example/v1}
+      - {pool: cloud, url: https://two.example/v1, shares_quota: true, slow_start_s: 0.0}
+      - {url: https://three.example/v1}
+      - {url: https://four.example/openai/v1, dialect: azure}
+    routing: {queue_wait_max_s: {standard: 3.0}}
+"""
+    (route,) = compile_table(tmp_path, text).routes
+    assert [target.shares_quota for target in route.targets] == [False, False, True, True, False]
+    assert [target.slow_start_s for target in route.targets] == [2.5, 10.0, 0.0, 10.0, 10.0]
+    assert route.choosing.queue_waits_max_s == (1.0, 3.0, 60.0)

@@ -5,7 +5,7 @@ import pytest
 from routing_fleets import build_fleet, follow, make_pool, make_route
 
 from forebay.core.routes import Choosing, Order, RouteTable, Target
-from forebay.gateway.choosing import FULL_S
+from forebay.gateway.deciding import FULL_S
 from forebay.gateway.loads import Loads
 from forebay.gateway.policy.load import (
     EJECT_AFTER,

@@ -9,8 +9,9 @@ from test_quota import DAY, REQUESTS, end, key, make_request, run, world
 
 from forebay.core.events import Tokens
 from forebay.core.limits import Limit, Measure
+from forebay.gateway.frames import FRAME_MAX_BYTES
 from forebay.gateway.quota import Quota
-from forebay.gateway.quota_wire import FRAME_MAX_BYTES, Held, Hello, Return, cut, encode_frame
+from forebay.gateway.quota_wire import Held, Hello, Return, cut, encode_frame
 
 TOKENS = Limit(id="tokens", owner="team a", measure=Measure.TOTAL_TOKENS, amount=100_000, **DAY)
 

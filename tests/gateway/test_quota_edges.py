@@ -12,7 +12,8 @@ from forebay.app.quota_server import GRACE_S
 from forebay.core.errors import QuotaUnavailable
 from forebay.core.events import Tokens
 from forebay.core.limits import Limit, Measure, Period, WhenAway
-from forebay.gateway.quota_wire import FRAME_MAX_BYTES, HELD_MAX, FrameSplitter
+from forebay.gateway.frames import FRAME_MAX_BYTES, FrameSplitter
+from forebay.gateway.quota_wire import HELD_MAX
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictFloat, StrictInt, StrictStr
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from forebay.app.config_timeouts import TimeoutsConfig
 from forebay.app.config_values import (
@@ -22,7 +22,7 @@ from forebay.app.config_values import (
     TargetUrl,
     Tier,
 )
-from forebay.core.routes import Affinity, Choosing, FillerRules, Masking, Order, Pool
+from forebay.core.routes import QUEUE_WAITS_S, Affinity, Choosing, FillerRules, Masking, Order, Pool
 
 Capability = Literal["tools", "images", "audio", "documents", "json_schema"]
 RequestsAtOnce = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
@@ -39,6 +39,8 @@ FACTS = (
     "capabilities",
     "distance_s",
     "price_usd_per_mtok",
+    "shares_quota",
+    "slow_start_s",
     *WAYS,
 )  #: what a target takes from its pool where it is silent
 
@@ -87,6 +89,17 @@ class PlaceConfig(Section):
         default=None,
         description="What a million tokens cost there, roughly, for choosing alone; the bill goes by "
         "`prices`.",
+    )
+    shares_quota: StrictBool | None = Field(
+        default=None,
+        description="Whether a 429 of it and what it says of its rate limits hold for all targets at its "
+        "address with its `api_key`, whatever their models. Null: in the tier `provider` yes, but for "
+        "`dialect: azure`, whose deployments have quotas of their own.",
+    )
+    slow_start_s: Annotated[StrictFloat, Field(ge=0, le=3600, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="Seconds in which a replica that is new, or comes back into service, gets from a tenth "
+        "to all of its share of requests; 0 gives it all at once. Null: 10.",
     )
     tls_ca: ResolvedPath | None = Field(
         default=None, description="PEM file with the authorities to trust instead of the system's."
@@ -168,6 +181,17 @@ class FillerConfig(Section):
         return FillerRules(after_s=self.after_s, texts=self.text, is_asked=self.when == "asked")
 
 
+EngineWait = Annotated[StrictFloat, Field(gt=0, le=3600, allow_inf_nan=False)]
+
+
+class QueueWaitConfig(Section):
+    """How long requests of a class may wait in the queue of an engine."""
+
+    interactive: EngineWait = Field(default=QUEUE_WAITS_S[0], description="Of keys of this priority.")
+    standard: EngineWait = Field(default=QUEUE_WAITS_S[1], description="Of keys of this priority.")
+    batch: EngineWait = Field(default=QUEUE_WAITS_S[2], description="Of keys of this priority.")
+
+
 class ChoosingConfig(Section):
     """How a model's targets are chosen."""
 
@@ -195,7 +219,10 @@ class ChoosingConfig(Section):
         description="Seconds of waiting that one USD per million tokens is worth, between pools of a tier; "
         "0 looks at time alone.",
     )
-
+    queue_wait_max_s: QueueWaitConfig = Field(
+        default=QueueWaitConfig(),
+        description="How long requests may wait in engines that say so; from half of it on they spill.",
+    )
     keep_alive_s: SecondsOrZero | None = Field(
         default=None,
         description="As `gateway.keep_alive_s`, for streams of this model; null: what the gateway says.",
@@ -222,12 +249,14 @@ class ChoosingConfig(Section):
         Args:
             is_fleet: whether the targets are described well enough to choose by load unasked.
         """
+        waits = self.queue_wait_max_s
         return Choosing(
             order=self.order or (Order.LOAD if is_fleet else Order.LISTED),
             affinity=self.affinity,
             prefix_bytes=self.prefix_bytes,
             spill_at=self.spill_at,
             price_s_per_usd=self.price_s_per_usd,
+            queue_waits_max_s=(waits.interactive, waits.standard, waits.batch),
         )
 
 
@@ -240,6 +269,11 @@ def find_facts(places: Iterable[PlaceConfig | None]) -> dict[str, Any]:
             if value is not None:
                 found.setdefault(name, str(value) if isinstance(value, Path) else value)
     return found
+
+
+def shares_quota(tier: str, dialect: str) -> bool:
+    """Whether a target's quota is its account's, where nobody says."""
+    return tier == "provider" and dialect != "azure"
 
 
 def share_weight(weight: float | None, replicas: int) -> float | None:

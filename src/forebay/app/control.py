@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from forebay.app.alert_setup import AlertParts
+from forebay.app.board_server import BoardServer
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.config_model import list_secrets
@@ -79,6 +80,7 @@ class Control:
         keep_from_logs(list_secrets(watch.config))
         keep_from_logs(webhook.secret for webhook in watch.config.alerts.webhooks)
         self._quota = QuotaServer(config.run_path / "quota.sock", open_authority(config, clock), clock)
+        self.board = BoardServer(config.run_path / "board.sock")
         signals = SignalRepo(self._database, clock)
         live = LiveAmounts(signals, self._quota, clock)
         limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
@@ -128,6 +130,7 @@ class Control:
             await self._plane.refresh_snapshot()
         except SnapshotUnwritable as error:
             logger.error("%s", error.message)
+        await self.board.start()
         await self._quota.start()  # after that: it takes no worker in before it knows the limits
         async with asyncio.TaskGroup() as group:
             loops = (group.create_task(self._plane.run()), group.create_task(self._alerts.run()))
@@ -140,6 +143,7 @@ class Control:
         except TimeoutError:
             logger.warning("not all records were taken in; the next start does it")
         self._quota.close()
+        self.board.close()
         self._database.close()
 
 

@@ -21,12 +21,11 @@ from forebay.app.quota_local import GRACE_S, LocalAuthority
 from forebay.app.quota_state import QuotaState
 from forebay.core.clock import Clock
 from forebay.core.limits import Limit
+from forebay.gateway.frames import FrameSplitter, short_path
 from forebay.gateway.policy.lending import Shortage, Standing
-from forebay.gateway.quota_client import short_path
 from forebay.gateway.quota_wire import (
     Ask,
     Changed,
-    FrameSplitter,
     FromAuthority,
     Hello,
     Lent,

@@ -16,7 +16,7 @@ from forebay.app.config import Config
 from forebay.app.config_dialect_checks import complete_endpoints
 from forebay.app.config_limits import CompiledLimits
 from forebay.app.config_model import LlamaCppEngine, TargetConfig
-from forebay.app.config_pools import WAYS, PlaceConfig, find_facts, share_weight
+from forebay.app.config_pools import WAYS, PlaceConfig, find_facts, share_weight, shares_quota
 from forebay.app.config_timeouts import merge_timeouts
 from forebay.app.config_values import Tier
 from forebay.core.keys import KeyEntry
@@ -128,7 +128,9 @@ def _compile_targets(name: str, config: Config, engine_urls: Mapping[str, str]) 
             if target.engine is not None:  # which is here, whatever the way to others of its pool
                 facts = {name: value for name, value in facts.items() if name not in WAYS}
             facts["weight"] = share_weight(target.weight, len(urls))
-            timeouts = _find_timeouts(target, config, facts.get("tier", target.chosen_tier))
+            tier = facts.setdefault("tier", target.chosen_tier)
+            facts.setdefault("shares_quota", shares_quota(tier, target.dialect))
+            timeouts = _find_timeouts(target, config, tier)
             yield _compile_target(f"{name}@{pool}{suffix}", name, target, url, facts, timeouts)
 
 
@@ -162,7 +164,7 @@ def _compile_target(
     return Target(
         id=target_id,
         pool=target.chosen_pool,
-        **{"tier": target.chosen_tier, **facts},
+        **facts,
         dialect=target.dialect,
         url=url.rstrip("/"),
         model=target.chosen_model(name),

@@ -27,6 +27,7 @@ from forebay.app.secret_refs import read_secret
 from forebay.app.worker_files import SecretFiles, SnapshotFile
 from forebay.core.prices import PriceBook
 from forebay.core.routes import Endpoint, Snapshot
+from forebay.gateway.board import Board
 from forebay.gateway.compiling import build_state, list_problems
 from forebay.gateway.dialect import Dialect
 from forebay.gateway.http import App
@@ -79,6 +80,9 @@ class Worker:
         self._quota = Quota(
             loop, run_dir / "quota.sock", f"w{index}-{os.getpid()}-{self._token}", openai, self._clock
         )
+        self._board = Board(
+            loop, run_dir / "board.sock", f"w{index}-{os.getpid()}-{self._token}", self._loads
+        )
         self._set_quotas(snapshot)
         self._service = Service(
             self._build(snapshot, None),
@@ -113,6 +117,7 @@ class Worker:
             dialect=openai,
             find_way=translators.find_way,
             loads=self._loads,
+            now=asyncio.get_running_loop().time(),
         )
         for problem in list_problems(state):
             logger.error("%s", problem)
@@ -148,6 +153,7 @@ class Worker:
             await asyncio.sleep(SWEEP_S)
             rounds += 1
             self._service.sweep()
+            self._board.sweep(self._service.state.cells)
             if rounds % SECRETS_EVERY == 0 and self._secrets.have_changed():
                 logger.info("a file with a secret or authorities has changed: all are read again")
                 self._swap(lambda: self._service.state.snapshot)
@@ -225,6 +231,7 @@ class Worker:
         self._server.close()
         self._client.close()
         self._quota.close()
+        self._board.close()
 
 
 async def _main(make: Callable[[], Worker]) -> None:

@@ -31,11 +31,15 @@ def build_state(
     dialect: InnerDialect,
     find_way: FindWay,
     loads: Loads | None = None,
+    now: float | None = None,
 ) -> State:
     """Compiles a snapshot.  Pools of addresses that stay are kept.
 
     A target that is of no use has a `problem`, and is no reason to refuse the rest: a key that was revoked
     must stop working whatever else has been edited.
+
+    Args:
+        now: the loop's time, from which on places start slowly that are new; None where none does.
     """
     ways = Ways(dialect, find_way)
     loads = loads or Loads()
@@ -65,7 +69,7 @@ def build_state(
         cells=cells,
         unknown=cells.endpoint("", ""),
     )
-    loads.commit(parts)  # last: a snapshot that is refused leaves the counts of the one in force alone
+    loads.commit(parts, now)  # last: a snapshot that is refused leaves the counts of the one in force alone
     return state
 
 

@@ -163,6 +163,12 @@ class Loads:
         for replica in self.by_id.values():
             replica.set_others(0, 0, now)
 
+    def set_others(self, place: int, requests: int, tokens: int, now: float) -> None:
+        """The other workers have so many in flight at a place together."""
+        replica = self.by_id.get(place)
+        if replica is not None:
+            replica.set_others(requests, tokens, now)
+
     def hear_engine(self, load: EngineLoad, at: float, now: float) -> None:
         """What an engine said of itself at a moment."""
         replica = self._counts.targets.get(load.target_id)
@@ -177,7 +183,7 @@ class Loads:
                 replica.hear_engine(None, replica.engine_at, 0.0, now)
         for pool_key, pool in counts.pools.items():
             members = counts.members[pool_key]
-            if pool.told is not None or any(each.engine or each.account for each in members):
+            if pool.has_told or any(each.engine or each.account for each in members):
                 tell_pool(pool, members, now)
 
 

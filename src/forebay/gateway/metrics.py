@@ -10,7 +10,7 @@ import mmap
 import os
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import accumulate
 from operator import add
@@ -25,6 +25,7 @@ from prometheus_client.core import (
     Metric,
 )
 
+from forebay.core.engine_load import EngineState
 from forebay.core.events import Finished, Tokens
 from forebay.core.keys import PRIORITIES
 from forebay.gateway.metrics_layout import (
@@ -87,6 +88,7 @@ class Cells:
         self.memory_held = self._index[("forebay_memory_held_bytes",)]
         self.internal_errors = self._index[("forebay_internal_errors",)]
         self._waiting = [self._index[("forebay_waiting", priority)] for priority in PRIORITIES]
+        self._board = self._index[("forebay_board_connected",)]
         self._overhead = self._index[("forebay_overhead_seconds",)]
 
     def endpoint(self, model: str, endpoint: str) -> EndpointCells:
@@ -196,6 +198,7 @@ class Cells:
         self.cells[self.records_waiting] = 0
         self.cells[self.memory_held] = 0
         self.tell_waiting([0] * len(PRIORITIES))
+        self.tell_board(False, dict.fromkeys(EngineState, 0))
 
     def tell_held(self, in_flight: int, records_waiting: int, memory_held: int) -> None:
         """What this worker has in hand at the moment."""
@@ -207,6 +210,12 @@ class Cells:
         """How many wait for limits, by rank."""
         for at, count in zip(self._waiting, counts, strict=True):
             self.cells[at] = count
+
+    def tell_board(self, is_heard: bool, engines: Mapping[EngineState, int]) -> None:
+        """Whether this worker knows the loads of the others, and what it knows of engines."""
+        self.cells[self._board] = is_heard
+        for state, count in engines.items():
+            self.cells[self._index["forebay_places", state.value]] = count
 
     def close(self) -> None:
         self.cells.release()

@@ -5,6 +5,7 @@ Labels come from configuration alone, so that no caller can make new ones.
 
 import msgspec
 
+from forebay.core.engine_load import EngineState
 from forebay.core.events import Tokens
 from forebay.core.keys import PRIORITIES
 from forebay.core.routes import Endpoint, RouteTable
@@ -114,6 +115,8 @@ FAMILIES = (
     ),
     Family("forebay_records_waiting", "gauge", "Records kept in memory while the disk refuses them.", ()),
     Family("forebay_memory_held_bytes", "gauge", "Counted against gateway.memory_max_bytes.", ()),
+    Family("forebay_board_connected", "gauge", "Workers that know the loads of the others.", ()),
+    Family("forebay_places", "gauge", "Places that workers choose among, by what engines say.", ("state",)),
     Family("forebay_internal_errors", "counter", "Errors in the gateway itself.", ()),
     Family("forebay_snapshots_refused", "counter", "Snapshots of no use; the one before stayed.", ()),
 )
@@ -158,6 +161,7 @@ def compute_layout(table: RouteTable) -> Layout:
         ],
         "forebay_attempts": [(target, result) for target in targets for result in ("ok", "failed")],
         "forebay_retries": [(result,) for result in RETRY_RESULTS],
+        "forebay_places": [(state.value,) for state in EngineState],
         "forebay_waiting": [(priority,) for priority in PRIORITIES],
         "forebay_waits": [(priority, result) for priority in PRIORITIES for result in WAIT_RESULTS],
         "forebay_wait_seconds": [(priority,) for priority in PRIORITIES],

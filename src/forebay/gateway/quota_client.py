@@ -3,19 +3,17 @@
 import asyncio
 import itertools
 import logging
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
+from forebay.gateway.frames import FrameSplitter, short_path
 from forebay.gateway.policy.lending import Want
 from forebay.gateway.quota_wire import (
     Ask,
     Changed,
-    FrameSplitter,
     FromAuthority,
     FromWorker,
     Held,
@@ -36,16 +34,6 @@ logger = logging.getLogger("forebay.gateway")
 ASK_MAX_S = 1.0  #: for an answer; an authority that takes longer counts as away
 RETRY_S = 0.1  #: between two tries to connect; longer after an authority that did not answer
 RETRY_MAX_S = 10.0
-
-
-@contextmanager
-def short_path(path: Path) -> Iterator[str]:
-    """Another name of a socket, for the 107 bytes that the system takes may be too few for its own."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
 
 
 class Wanted(Protocol):

@@ -1,17 +1,15 @@
-"""What workers and the authority say to each other: MessagePack in frames of `[u32 length][…]`.  Pure."""
+"""What workers and the authority say to each other: MessagePack in frames (`frames`)."""
 
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
 
+from forebay.gateway.frames import frame
 from forebay.gateway.policy.lending import Loan, Want
 
-FRAME_MAX_BYTES = 4 * 1024 * 1024
 HELD_MAX = 1000  #: limits in one message
 PART_MAX_BYTES = 1024 * 1024  #: of them, at least one: their ids may be long
-_LENGTH = struct.Struct("<I")
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
@@ -114,29 +112,4 @@ def cut(items: Iterable[_Item], find_id: Callable[[_Item], str]) -> Iterator[tup
 
 
 def encode_frame(message: FromWorker | FromAuthority) -> bytes:
-    payload = _encode(message)
-    return _LENGTH.pack(len(payload)) + payload
-
-
-class FrameSplitter:
-    """Cuts a stream of bytes into payloads, whatever the reads."""
-
-    def __init__(self) -> None:
-        self._held = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Raises ValueError for a frame that is too long; the stream is of no use then."""
-        held = self._held
-        held += data
-        at = 0
-        try:
-            while len(held) - at >= 4:
-                (length,) = _LENGTH.unpack_from(held, at)
-                if length > FRAME_MAX_BYTES:
-                    raise ValueError(f"a frame of {length} bytes: at most {FRAME_MAX_BYTES} are accepted")
-                if len(held) - at - 4 < length:
-                    break
-                at += 4 + length
-                yield bytes(held[at - length : at])
-        finally:
-            del held[:at]
+    return frame(_encode(message))

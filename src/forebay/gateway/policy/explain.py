@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from forebay.core.engine_load import EngineLoad, EngineState
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import CAPABILITIES, Target
 from forebay.gateway.policy.fleet import Fleet, Group, Member
@@ -16,6 +17,17 @@ from forebay.gateway.policy.pick import find_ill
 from forebay.gateway.policy.route import NOMINAL_S, choose, compute_score
 from forebay.gateway.policy.spill import compute_spill
 from forebay.gateway.policy.want import Reason, Want
+
+
+class EngineView(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine said of itself.  What it does not say is null."""
+
+    state: EngineState
+    age_s: float
+    running: int | None
+    waiting: int | None
+    kv_cache_used: float | None
+    queue_wait_s: float | None
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,11 +41,16 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     rejected: Reason | None = None
     why: str = ""  #: the same in words
     score_s: float | None = None  #: of its pool: seconds that an answer costs there; less is better
-    requests: int | None = None  #: in flight, this worker's
+    requests: int | None = None  #: in flight, this worker's and what it knows of the others'
     tokens: int | None = None
+    others_requests: int | None = None  #: of these, the other workers'
     used: float | None = None  #: share of its pool's capacity
     first_token_s: float | None = None
     token_s: float | None = None
+    engine: EngineView | None = None  #: what its engine says, while that is fresh
+    slow_start: float | None = None  #: the share of its requests that it gets, while that is less than all
+    retry_after_s: float | None = None  #: until it is asked again, while it is left alone
+    quota_used: float | None = None  #: share of its account's quota that is used up, as its provider said
     weight: float | None = None
 
 
@@ -79,14 +96,17 @@ def explain(
                 reason = find_ill(member.load, now)
             candidates.append(_describe(group, member, ranks.get(member.index), reason, want, now, score))
     candidates.sort(key=lambda each: (each.rank is None, each.rank or 0, each.rejected is not None))
-    spill_at = fleet.choosing.spill_at
+    spill_at, waits_s = fleet.choosing.spill_at, fleet.choosing.queue_waits_max_s
     return Explained(
         chosen_by="load",
         priority=want.priority,
         tokens=want.tokens,
         needs=[name for at, name in enumerate(CAPABILITIES) if want.needs >> at & 1],
         tiers=[
-            TierView(name=tier.name, spill=round(compute_spill(tier.groups, want.priority, spill_at, now), 4))
+            TierView(
+                name=tier.name,
+                spill=round(compute_spill(tier.groups, want.priority, spill_at, now, waits_s), 4),
+            )
             for tier in fleet.tiers
         ],
         candidates=candidates,
@@ -148,6 +168,22 @@ def _describe(
         used=round(group.load.used, 4) if group.load.has_capacity else None,
         first_token_s=first,
         token_s=token,
+        others_requests=load.others_requests,
+        engine=None if load.engine is None else _show_engine(load.engine, now - load.engine_at),
+        slow_start=None if load.compute_share(now) == 1.0 else round(load.compute_share(now), 4),
+        retry_after_s=round(load.unfit_until - now, 3) if now < load.unfit_until else None,
+        quota_used=None if load.account is None else load.account.compute_used(now),
+    )
+
+
+def _show_engine(engine: EngineLoad, age_s: float) -> EngineView:
+    return EngineView(
+        state=engine.state,
+        age_s=round(age_s, 3),
+        running=engine.running,
+        waiting=engine.waiting,
+        kv_cache_used=engine.kv_cache_used,
+        queue_wait_s=engine.queue_wait_s,
     )
 
 

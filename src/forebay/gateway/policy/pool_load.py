@@ -195,6 +195,11 @@ class PoolLoad(Pace):
             return 0.0
         return self.pressure * exp(min(0.0, self.pressure_at - now) / PRESSURE_DECAY_S)
 
+    @property
+    def has_told(self) -> bool:
+        """Whether anything is known that engines and providers said."""
+        return self.told is not None or self.told_wait_s > 0.0 or bool(self.saturated)
+
     def set_told(self, told: float | None, wait_s: float, saturated: tuple[Replica, ...], now: float) -> None:
         """What engines and providers say of it together.
 

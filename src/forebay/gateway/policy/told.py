@@ -4,15 +4,15 @@ It only ever makes a place fuller than the gateway's own counts do: what is not 
 and an engine may say "idle" long after requests have been sent to it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from forebay.core.engine_load import EngineLoad
 from forebay.gateway.policy.load import PoolLoad, ReplicaLoad
 
 KV_FULL = 0.95  #: of a KV cache, from where on engines begin to push requests out of it
 KV_EASY = 0.85  #: below that a replica that was full is full no more
-QUEUE_FULL = 0.25  #: requests waiting in an engine for one that runs, from where on it is full
-RUNNING_FEW = 8  #: an engine that runs fewer is taken to run so many: one that waits there means nothing
+QUEUE_FULL = 0.25  #: of the requests that an engine serves well, that wait there: from where on it is full
+REQUESTS_GUESS = 16  #: that an engine serves well, where nobody knows
 USED_MAX = 2.0
 
 
@@ -22,20 +22,23 @@ def compute_engine_use(engine: EngineLoad, requests_max: float) -> float | None:
     Args:
         requests_max: that it serves well at once; 0 if nobody knows.
     """
-    uses = []
-    if engine.kv_cache_used is not None:
-        uses.append(engine.kv_cache_used / KV_FULL)
-    if engine.waiting is not None:
-        uses.append(engine.waiting / max(engine.running or 0, RUNNING_FEW) / QUEUE_FULL)
+    uses = list(_list_signs(engine, requests_max))
     if requests_max and engine.running is not None:
         uses.append((engine.running + (engine.waiting or 0)) / requests_max)
     return min(USED_MAX, max(0.0, *uses)) if uses else None
 
 
-def is_saturated(engine: EngineLoad, *, was: bool) -> bool:
+def _list_signs(engine: EngineLoad, requests_max: float) -> Iterator[float]:
+    """What only an engine can know; 1 where it is full."""
+    if engine.kv_cache_used is not None:
+        yield engine.kv_cache_used / KV_FULL
+    if engine.waiting is not None:
+        yield engine.waiting / (QUEUE_FULL * (requests_max or REQUESTS_GUESS))
+
+
+def is_saturated(engine: EngineLoad, requests_max: float, *, was: bool) -> bool:
     """Whether an engine is full by its own word; one that was, is until it is clearly not."""
-    use = compute_engine_use(engine, 0)
-    return use is not None and use >= (KV_EASY / KV_FULL if was else 1.0)
+    return max(_list_signs(engine, requests_max), default=0.0) >= (KV_EASY / KV_FULL if was else 1.0)
 
 
 def tell_pool(pool: PoolLoad, replicas: Iterable[ReplicaLoad], now: float) -> None:
@@ -57,7 +60,7 @@ def tell_pool(pool: PoolLoad, replicas: Iterable[ReplicaLoad], now: float) -> No
         if engine is not None:
             if engine.queue_wait_s is not None:
                 waits.append(engine.queue_wait_s)
-            if is_saturated(engine, was=replica in pool.saturated):
+            if is_saturated(engine, own_max, was=replica in pool.saturated):
                 saturated.append(replica)
         quota = None if replica.account is None else replica.account.compute_used(now)
         if use is not None or quota is not None:

@@ -1,0 +1,137 @@
+"""What a worker tells the board of its loads, and what it makes of the news there.
+
+It moves numbers between `loads` and the line.  Without a board each worker goes by its own requests, and by
+its share of every capacity; no request ever waits for it.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+from forebay.core.engine_load import EngineState
+from forebay.gateway.board_client import BoardClient
+from forebay.gateway.loads import Loads
+from forebay.gateway.metrics import Cells
+from forebay.gateway.policy.load import ReplicaLoad
+from forebay.gateway.policy.news import News, PlaceCount, SaidUse, SaidWord, is_time
+
+TELL_EVERY = 2  #: sweeps between two times that it tells: 0.2 s
+WORD_MAX_S = 3600.0  #: that somebody else's word holds at most
+
+
+class Board:
+    """See the module.
+
+    Args:
+        path: of the board's socket.
+        worker: this worker's name, unique over all processes there ever were.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, path: Path, worker: str, loads: Loads) -> None:
+        self._now = loop.time
+        self._loads = loads
+        self._client = BoardClient(loop, path, worker, self)
+        self._told: dict[int, tuple[int, int]] = {}
+        self._rounds = 0
+        self._is_heard = False
+
+    def sweep(self, cells: Cells) -> None:
+        """To be called every tenth of a second: keeps the line, tells what is new, forgets what is old."""
+        self._rounds += 1
+        if not self._loads.by_id and not self._client.is_connected:
+            return  # nothing is chosen by loads
+        self._client.keep_connected()
+        if self._rounds % TELL_EVERY == 0:
+            self._client.tell(self._take_news())
+            self._loads.sweep(self._now())
+            cells.tell_board(self._is_heard, self._count_engines())
+
+    def close(self) -> None:
+        self._client.close()
+
+    # --- telling --------------------------------------------------------------------------------------------
+
+    def _take_news(self) -> News:
+        return News(
+            counts=tuple(self._take_counts()),
+            words=tuple(self._take_words()),
+            uses=tuple(self._take_uses()),
+        )
+
+    def _take_counts(self) -> Iterator[PlaceCount]:
+        told, by_id = self._told, self._loads.by_id
+        for place, load in by_id.items():
+            own = load.requests - load.others_requests, load.tokens - load.others_tokens
+            if told.get(place, (0, 0)) != own:
+                told[place] = own
+                yield PlaceCount(place, *own)
+        if len(told) > len(by_id):
+            for place in [place for place in told if place not in by_id]:
+                del told[place]
+                yield PlaceCount(place, 0, 0)
+
+    def _take_words(self) -> Iterator[SaidWord]:
+        words = [load.word for load in self._loads.by_id.values()]
+        words += [account.word for account in self._loads.accounts.values()]
+        for word in words:
+            if word.is_news:
+                word.is_news = False
+                yield SaidWord(word.id, word.said_at, word.retry_at)
+
+    def _take_uses(self) -> Iterator[SaidUse]:
+        for account in self._loads.accounts.values():
+            if account.is_news and account.used is not None:
+                account.is_news = False
+                yield SaidUse(account.id, account.said_at, account.reset_at, account.used)
+
+    # --- hearing --------------------------------------------------------------------------------------------
+
+    def begin_line(self) -> None:
+        self._told.clear()
+
+    def lose_line(self) -> None:
+        self._is_heard = False
+        self._loads.forget_others(self._now())
+
+    def hear(self, news: News) -> None:
+        now = self._now()
+        loads = self._loads
+        self._is_heard = True
+        for count in news.counts:
+            loads.set_others(count.place, count.requests, count.tokens, now)
+        for word in news.words:
+            self._hear_word(word, now)
+        for use in news.uses:
+            account = loads.accounts.get(use.account)
+            if account is not None and is_time(use.said_at) and is_time(use.reset_at) and is_time(use.used):
+                account.take_used(use.used, min(use.said_at, now), use.reset_at)
+        for engine in news.engines:
+            if is_time(engine.at):
+                loads.hear_engine(engine.load, min(engine.at, now), now)
+        loads.see_workers(max(1, news.workers))
+        if news.engines:
+            loads.sweep(now)
+
+    def _hear_word(self, said: SaidWord, now: float) -> None:
+        if not is_time(said.said_at) or not is_time(said.retry_at):
+            return
+        said_at, retry_at = min(said.said_at, now), min(said.retry_at, now + WORD_MAX_S)
+        replica = self._loads.by_id.get(said.whose)
+        account = self._loads.accounts.get(said.whose)
+        if replica is not None and replica.word.take(said_at, retry_at):
+            replica.hear(now)
+        elif account is not None and account.word.take(said_at, retry_at):
+            account.settle(now)
+
+    # --- showing --------------------------------------------------------------------------------------------
+
+    def _count_engines(self) -> dict[EngineState, int]:
+        """Places by what their engines say; those that say nothing, or long ago, are unknown."""
+        counts = dict.fromkeys(EngineState, 0)
+        for replica in self._loads.by_id.values():
+            counts[_find_state(replica)] += 1
+        return counts
+
+
+def _find_state(replica: ReplicaLoad) -> EngineState:
+    return EngineState.UNKNOWN if replica.engine is None else replica.engine.state

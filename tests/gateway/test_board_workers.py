@@ -1,0 +1,212 @@
+"""Workers that know each other's loads: what one has in flight moves the choice of the other.
+
+Faults H3 and H6 over real workers, and what becomes of loads when board or workers are gone.
+"""
+
+import os
+import signal
+import socket
+import struct
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from board_rig import Machine, make_route
+
+from forebay.core.engine_load import EngineLoad, EngineState
+from forebay.core.routes import Affinity
+from forebay.gateway.board_wire import FRAME_MAX_BYTES
+from forebay.testing.openai import rate_limited, well_behaved
+from forebay.testing.recorded import RecordedRequest
+from forebay.testing.steps import Script, Sleep
+from forebay.testing.upstream import Answer
+
+GOOD = well_behaved("Hello")
+
+
+def slow(seconds: float) -> Answer:
+    def choose(request: RecordedRequest) -> Script:
+        return [Sleep(seconds), *(GOOD(request) if callable(GOOD) else GOOD)]
+
+    return choose
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    with ExitStack() as stack:
+        yield Machine(tmp_path, stack)
+
+
+def test_what_one_worker_has_in_flight_moves_the_choice_of_the_other(machine: Machine) -> None:
+    own = machine.add("own", slow(6), tier="provisioned", requests_max=8)
+    cloud = machine.add("cloud", GOOD, tier="provider")
+    machine.start(make_route(own, cloud, affinity=Affinity.NONE))
+    first, second = machine.workers
+    assert machine.explain(1)["own"]["used"] == 0
+    with ThreadPoolExecutor(16) as pool:
+        asked = [pool.submit(machine.ask, 0) for _ in range(16)]
+        first.until(lambda: machine.count("own") >= 6)
+        second.until(lambda: (machine.explain(1)["own"]["others_requests"] or 0) >= 6, 2)
+        seen = machine.explain(1)["own"]
+        assert seen["requests"] == seen["others_requests"]
+        assert seen["used"] == pytest.approx(seen["requests"] / 8)
+        answered = [machine.ask(1) for _ in range(4)]
+        assert {each.status_code for each in answered} == {200}
+        assert any(record.worker == 1 and record.pool == "cloud" for record in first.records())
+        assert {each.result().status_code for each in asked} == {200}
+    second.until(lambda: machine.explain(1)["own"]["requests"] == 0)
+
+
+def test_without_a_board_each_worker_has_its_share(machine: Machine) -> None:
+    own = machine.add("own", slow(3), tier="provisioned", requests_max=8)
+    cloud = machine.add("cloud", GOOD, tier="provider")
+    machine.start(make_route(own, cloud))
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(machine.ask, 0) for _ in range(2)]
+        machine.workers[0].until(lambda: machine.explain(0)["own"]["used"] == pytest.approx(2 / 8))
+        machine.board.close()
+        machine.workers[0].until(lambda: machine.explain(0)["own"]["used"] == pytest.approx(2 / 4))
+        assert machine.explain(1)["own"]["requests"] == 0
+        assert machine.ask(1).status_code == 200
+        assert {each.result().status_code for each in asked} == {200}
+    assert machine.workers[0].metric("forebay_board_connected") == 0
+
+
+def test_the_load_of_a_worker_that_was_killed_is_gone(machine: Machine) -> None:
+    own = machine.add("own", slow(30), tier="provisioned", requests_max=8)
+    cloud = machine.add("cloud", GOOD, tier="provider")
+    machine.start(make_route(own, cloud))
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(machine.ask, 0) for _ in range(3)]
+        second = machine.workers[1]
+        second.until(lambda: machine.explain(1)["own"]["requests"] == 3)
+        machine.workers[0].kill()
+        second.until(lambda: machine.explain(1)["own"]["requests"] == 0, 4)
+        assert all(each.exception() is not None for each in asked)
+
+
+def test_a_worker_that_does_not_speak_any_more_is_unknown(machine: Machine) -> None:
+    """It hangs, so nobody knows how much of its load is left."""
+    own = machine.add("own", slow(8), tier="provisioned", requests_max=8)
+    cloud = machine.add("cloud", GOOD, tier="provider")
+    machine.start(make_route(own, cloud))
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(machine.ask, 0) for _ in range(3)]
+        first, second = machine.workers
+        second.until(lambda: machine.explain(1)["own"]["requests"] == 3)
+        os.kill(first.process.pid, signal.SIGSTOP)
+        try:
+            second.until(lambda: machine.explain(1)["own"]["requests"] == 0, 6)
+        finally:
+            os.kill(first.process.pid, signal.SIGCONT)
+        second.until(lambda: machine.explain(1)["own"]["requests"] == 3, 6)
+        assert {each.result().status_code for each in asked} == {200}
+
+
+# --- H3 -----------------------------------------------------------------------------------------------------
+
+
+def test_h3_retry_after_holds_for_every_model_and_worker_of_the_account(machine: Machine) -> None:
+    facts = {"tier": "provider", "shares_quota": True, "api_key": "env:KEY_A"}
+    busy = machine.add("busy", rate_limited("30"), **facts)
+    other = machine.add("busy", GOOD, model="n", path="/other", **facts)
+    strangers = machine.add("busy", GOOD, model="x", path="/more", **(facts | {"api_key": "env:KEY_B"}))
+    free = machine.add("free", GOOD, tier="provider")
+    machine.start(
+        make_route(busy, free), make_route(other, free, model="n"), make_route(strangers, free, model="x")
+    )
+    machine.workers[0].until(lambda: machine.ask(0).status_code == 200 and machine.count("busy") == 1)
+    assert machine.explain(0)["busy"]["rejected"] == "busy"
+    assert machine.explain(0, "n")["busy"]["rejected"] == "busy"
+    machine.workers[1].until(lambda: machine.explain(1)["busy"]["rejected"] == "busy", 2)
+    seen = machine.explain(1, "n")["busy"]
+    assert seen["rejected"] == "busy"
+    assert 20 < seen["retry_after_s"] <= 30
+    assert "of its account" in seen["why"]
+    assert machine.explain(1, "x")["busy"]["rejected"] is None, "another account"
+    assert machine.ask(1, "n").status_code == 200
+    assert machine.count("busy") == 1
+
+
+def test_h3_own_engines_have_each_their_own_quota_and_the_newest_word_counts(machine: Machine) -> None:
+    busy = machine.add("busy", rate_limited("3"), tier="provisioned")
+    beside = machine.add("busy", GOOD, model="n", path="/other", tier="provisioned")
+    free = machine.add("free", GOOD, tier="provisioned")
+    machine.start(make_route(busy, free), make_route(beside, free, model="n"))
+    first, second = machine.workers
+    first.until(lambda: machine.ask(0).status_code == 200 and machine.count("busy") == 1)
+    second.until(lambda: machine.explain(1)["busy"]["rejected"] == "busy", 2)
+    assert machine.explain(1, "n")["busy"]["rejected"] is None
+    second.until(lambda: machine.explain(1)["busy"]["rejected"] is None, 6)
+
+
+# --- engines ------------------------------------------------------------------------------------------------
+
+
+def test_what_engines_say_reaches_every_worker_and_is_forgotten(machine: Machine) -> None:
+    own = machine.add("own", GOOD, tier="provisioned")
+    other = machine.add("other", GOOD, tier="provisioned")
+    cloud = machine.add("cloud", GOOD, tier="provider")
+    machine.start(make_route(own, other, cloud))
+    machine.board.publish(
+        EngineLoad(own.id, EngineState.COLD),
+        EngineLoad(
+            other.id, EngineState.READY, running=30, waiting=90, kv_cache_used=0.99, queue_wait_s=30.0
+        ),
+    )
+    for number, worker in enumerate(machine.workers):
+        worker.until(lambda number=number: machine.explain(number)["own"]["rejected"] == "cold", 2)
+        assert machine.explain(number)["other"]["engine"]["waiting"] == 90
+        assert machine.ask(number).status_code == 200
+    assert machine.count("cloud") == 2
+    assert machine.workers[0].metric("forebay_places", state="cold") == 2
+    machine.workers[0].until(lambda: machine.explain(0)["own"]["engine"] is None, 8)
+    assert machine.explain(0)["own"]["rejected"] is None
+
+
+# --- a board of no use --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [b"\xff" * 100, struct.pack("<I", FRAME_MAX_BYTES + 1), struct.pack("<I", 3) + b"abc", b""],
+    ids=["bytes", "long", "words", "silence"],
+)
+def test_a_board_that_talks_rubbish_hurts_no_request(machine: Machine, rubbish: bytes) -> None:
+    own = machine.add("own", GOOD, tier="provisioned", requests_max=8)
+    cloud = machine.add("cloud", GOOD, tier="provider")
+    path = machine.folder / "run" / "board.sock"
+    path.parent.mkdir(parents=True)
+    listener = machine.stack.enter_context(socket.socket(socket.AF_UNIX))
+    listener.bind(str(path))
+    listener.listen(8)
+    listener.settimeout(10)
+    machine.start(make_route(own, cloud), workers=1, board=False)
+    for _ in range(2):
+        line, _ = listener.accept()
+        line.sendall(rubbish)
+        assert machine.ask(0).status_code == 200
+        line.settimeout(10)
+        while line.recv(65536):
+            pass
+        line.close()
+    assert machine.workers[0].metric("forebay_board_connected") == 0
+    assert machine.workers[0].log.count("speaks another language") == (1 if rubbish else 0)
+
+
+def test_rubbish_at_the_board_hurts_no_other_worker(machine: Machine) -> None:
+    own = machine.add("own", slow(4), tier="provisioned", requests_max=8)
+    cloud = machine.add("cloud", GOOD, tier="provider")
+    machine.start(make_route(own, cloud))
+    for rubbish in (b"\xff" * 100, struct.pack("<I", FRAME_MAX_BYTES + 1), struct.pack("<I", 3) + b"abc"):
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(str(machine.board.path))
+            line.settimeout(10)
+            line.sendall(rubbish)
+            assert line.recv(100) == b""
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(machine.ask, 0) for _ in range(2)]
+        machine.workers[1].until(lambda: machine.explain(1)["own"]["requests"] == 2, 3)
+        assert {each.result().status_code for each in asked} == {200}
