@@ -142,6 +142,15 @@ def test_every_byte_of_request_and_answer_stays(http: httpx.Client, upstream: St
     assert bytes(upstream.request.body) == body
 
 
+def test_what_another_model_thought_does_not_reach_anthropic(http: httpx.Client, upstream: Stage) -> None:
+    upstream.answer = well_behaved("Hello")
+    foreign = [thinking("Mine.", ""), thinking("", "gemini:text:c2ln")]
+    said = {"role": "assistant", "content": [*foreign, THOUGHT, text("So.")]}
+    asked = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "a"}, said]}
+    assert http.post("/messages", json=asked).status_code == 200
+    assert upstream.request.json()["messages"][1]["content"] == [THOUGHT, text("So.")]
+
+
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 def test_a_stream_that_comes_byte_by_byte_is_the_same(
     worker: GatewayProcess, http: httpx.Client, upstream: Stage, newline: bytes

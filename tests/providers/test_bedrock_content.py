@@ -1,6 +1,7 @@
 """Messages of a chat as those of Bedrock's Converse: each is what AWS's own client would send."""
 
 import base64
+import itertools
 from typing import Any
 
 import pytest
@@ -324,3 +325,25 @@ def test_messages_that_can_t_be_said_are_named(param: str, messages: list[dict[s
 def test_no_tool_is_refused_once_one_was_called() -> None:
     called = [*ASK, {"role": "tool", "tool_call_id": "c1", "content": "x"}]
     assert refuse(called, tools=[NOW], tool_choice="none").param == "tool_choice"
+
+
+def test_two_marks_for_the_cache_are_never_in_a_row() -> None:
+    def marked(ttl: str | None = None, **fields: Any) -> dict[str, Any]:
+        return fields | {"cache_control": {"type": "ephemeral"} | ({"ttl": ttl} if ttl else {})}
+
+    part = {"type": "text", "text": "a"}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for first, second, stays in ((None, "1h", "1h"), ("1h", "5m", "1h"), ("5m", None, "5m")):
+        asked = [
+            marked(second, role="user", content=[marked(first, **part)]),
+            marked(second, role="assistant", content=[marked(first, **part)]),
+            {"role": "assistant", "tool_calls": [call]},
+            marked(second, role="tool", tool_call_id="c", content=[marked(first, **part)] * 2),
+        ]
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+        made = translate(messages=asked[:1] + asked[1:], tools=tools, cache_control={"type": "ephemeral"})
+        for message in made["messages"]:
+            points = ["cachePoint" in block for block in message["content"]]
+            assert not points[0]
+            assert (True, True) not in itertools.pairwise(points)
+        assert made["messages"][-1]["content"][-1]["cachePoint"]["ttl"] == stays

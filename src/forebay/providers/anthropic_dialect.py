@@ -1,8 +1,8 @@
 """Anthropic's messages as callers speak them, pure: what a request asks for, what an answer cost.
 
 Where the target speaks the same, requests and answers pass through as bytes, and this module reads the few
-fields that a decision needs.  It must never drop or invent a field.  What differs in content from OpenAI's
-chat is the translators' business.
+fields that a decision needs.  It must never drop or invent a field, but for what `foreign_thinking` leaves
+out.  What differs in content from OpenAI's chat is the translators' business.
 """
 
 import re
@@ -20,6 +20,7 @@ from forebay.providers.anthropic_media import find_media
 from forebay.providers.anthropic_stream import MessagesMeter
 from forebay.providers.anthropic_usage import read_answer_usage
 from forebay.providers.filler_messages import MessagesFiller, takes_filler
+from forebay.providers.foreign_thinking import drop_foreign_thinking
 from forebay.providers.json_edit import NOTHING
 from forebay.providers.openai import CappedView, RequestView
 from forebay.providers.openai_usage import Reading
@@ -72,7 +73,10 @@ class MessagesDialect:
     def encode_request(
         self, body: bytes, view: RequestView, endpoint: Endpoint, target_model: str
     ) -> bytes | list[bytes | memoryview]:
-        """The caller's own bytes, but for the model's name and the key's limit where it named none."""
+        """The caller's own bytes, but for the model's name, the key's limit where it named none, and what
+        other models thought, which Anthropic refuses.
+        """
+        body = drop_foreign_thinking(body)
         changes: dict[str, bytes] = {}
         if isinstance(view, CappedView):
             changes["max_tokens"] = b"%d" % view.cap_tokens

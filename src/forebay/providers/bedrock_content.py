@@ -180,8 +180,8 @@ def _encode_assistant(message: _Message, where: str, documents: Documents) -> li
     blocks += [
         _encode_call(raw, f"{where}.tool_calls[{at}]") for at, raw in enumerate(message.tool_calls or ())
     ]
-    if blocks and message.cache_control is not None:
-        blocks.append(encode_cache_point(message.cache_control, f"{where}.cache_control"))
+    if message.cache_control is not None:
+        mark_cached(blocks, encode_cache_point(message.cache_control, f"{where}.cache_control"))
     return blocks
 
 
@@ -219,7 +219,10 @@ def _encode_result(message: _Message, where: str, documents: Documents) -> list[
         result["status"] = "error"
     if message.cache_control is not None:
         points.append(encode_cache_point(message.cache_control, f"{where}.cache_control"))
-    return [{"toolResult": result}, *points[-1:]]  # a result holds none itself: it stands behind it
+    blocks: list[Block] = [{"toolResult": result}]
+    for point in points:  # a result holds none itself: it stands behind it
+        mark_cached(blocks, point)
+    return blocks
 
 
 def _encode_content(
@@ -280,6 +283,16 @@ def encode_cache_point(cache: _Cache, where: str) -> Block:
             return {"cachePoint": {"type": "default", "ttl": "1h"}}
         case _:
             raise refuse(f"{where}.ttl", f"{TARGET} caches for 5m or 1h")
+
+
+def mark_cached(blocks: list[Block], point: Block) -> None:
+    """Puts the mark behind the last block.  Two in a row are refused: the one that holds longer stays."""
+    if not blocks:
+        return
+    if "cachePoint" not in blocks[-1]:
+        blocks.append(point)
+    elif point["cachePoint"].get("ttl") == "1h":
+        blocks[-1] = point
 
 
 def _is_said(text: str) -> bool:

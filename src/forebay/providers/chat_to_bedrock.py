@@ -15,7 +15,7 @@ import msgspec
 
 from forebay.core.errors import MissingField, UpstreamCredentials
 from forebay.providers.bedrock_answer import decode_answer, decode_error
-from forebay.providers.bedrock_content import decode_cache, encode_cache_point, encode_messages
+from forebay.providers.bedrock_content import decode_cache, encode_cache_point, encode_messages, mark_cached
 from forebay.providers.bedrock_media import TARGET
 from forebay.providers.bedrock_stream import BedrockStream
 from forebay.providers.bedrock_tools import NULL, encode_tools
@@ -136,7 +136,7 @@ class ChatToBedrock:
         conversation = encode_messages(fields["messages"])
         cache = read(decode_cache, fields.get("cache_control", NULL), "cache_control")
         if cache is not None:
-            conversation.messages[-1]["content"].append(encode_cache_point(cache, "cache_control"))
+            mark_cached(conversation.messages[-1]["content"], encode_cache_point(cache, "cache_control"))
         request: dict[str, Any] = {"messages": conversation.messages}
         if conversation.system:
             request["system"] = conversation.system

@@ -71,7 +71,7 @@ def find_media(body: bytes, *, files: bool = False) -> list[int]:
             held = [part.image_url, part.input_audio, part.audio_url, part.video_url]
             if files:
                 held.append(part.file)
-            found += [size for raw in held if raw is not NOTHING and (size := _measure(bytes(raw)))]
+            found += [size for raw in held if raw is not NOTHING and (size := measure(bytes(raw)))]
     return found
 
 
@@ -85,7 +85,7 @@ def _read_parts(content: bytes) -> list[_Part]:
         return []
 
 
-def _measure(held: bytes) -> int:
+def measure(held: bytes) -> int:
     """Bytes of base64 in a string, or in the field of an object that has it; 0 of anything else."""
     if held.startswith(b"{"):
         try:

@@ -19,6 +19,7 @@ from forebay.providers.filler_responses import ResponsesFiller, takes_filler
 from forebay.providers.json_edit import NOTHING, UNREADABLE
 from forebay.providers.openai import RequestView
 from forebay.providers.openai_usage import Reading
+from forebay.providers.responses_media import find_media
 from forebay.providers.responses_meter import ResponsesMeter, read_response_usage
 from forebay.providers.ruled_meter import TappedMeter, read_by_rules, tap_meter
 
@@ -75,9 +76,6 @@ class ResponsesDialect:
     KEEP_ALIVE = openai.KEEP_ALIVE
     is_foreign = False
 
-    check_context = staticmethod(openai.check_context)
-    weigh_text = staticmethod(openai.weigh_text)
-    estimate_tokens = staticmethod(openai.estimate_tokens)
     read_error = staticmethod(openai.read_error)
     read_error_status = staticmethod(openai.read_error_status)
     wrap_error = staticmethod(openai.wrap_error)
@@ -85,6 +83,15 @@ class ResponsesDialect:
     name_headers = staticmethod(openai.name_headers)
     encode_model_list = staticmethod(openai.encode_model_list)
     encode_model = staticmethod(openai.encode_model)
+
+    def check_context(self, body: bytes, endpoint: Endpoint, tokens_max: int) -> None:
+        openai.check_context(body, endpoint, tokens_max, find_media)
+
+    def estimate_tokens(self, body: bytes, events_seen: int) -> Tokens:
+        return openai.estimate_tokens(body, events_seen, find_media)
+
+    def weigh_text(self, body: bytes) -> int:
+        return openai.weigh_text(body, find_media)
 
     def read_request(self, body: bytes) -> ResponsesView:
         """The view of a request's body.
