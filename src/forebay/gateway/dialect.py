@@ -129,6 +129,10 @@ class PathDialect(Dialect, Protocol):
         """The same for one request."""
         ...
 
+    def name_model(self, metadata: bytes, model: str) -> bytes:
+        """What a target tells of a model, under this name.  Raises UpstreamProtocol where that is nothing."""
+        ...
+
 
 class TypedDialect(Dialect, Protocol):
     """One whose requests are read as their header `content-type` says."""

@@ -23,6 +23,7 @@ from forebay.gateway.dialect import PathDialect, Spoken, TypedDialect
 from forebay.gateway.metrics_page import MetricsPage
 from forebay.gateway.model import Dialect, KeyState
 from forebay.gateway.service import Service
+from forebay.gateway.tensor_models import SERVER, TensorModels
 
 logger = logging.getLogger("forebay.gateway")
 
@@ -34,7 +35,8 @@ MODELS = "/v1/models"
 _JSON = "content-type: application/json\r\n"
 _TEXT = "content-type: text/plain; charset=utf-8\r\n"
 _METRICS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
-KNOWN_PATHS = frozenset({*INFERENCE, MODELS, "/healthz", "/readyz", "/metrics", *_HEALTH})
+KNOWN_PATHS = frozenset({*INFERENCE, MODELS, "/healthz", "/readyz", "/metrics", SERVER, *_HEALTH})
+_PATTERNS = ("/v2/models/{model}/infer", "/v2/models/{model}", "/v2/models/{model}/ready")
 
 
 class App:
@@ -54,6 +56,7 @@ class App:
         self._inference = {path: pair for path, pair in known.items() if pair[0] not in MEDIA}
         self._media = {path: pair for path, pair in known.items() if pair[0] in MEDIA}
         self._tensors = cast(PathDialect, spoken[Endpoint.INFER])
+        self._tensor_models = TensorModels(service, self._tensors)
         self._metrics = MetricsPage(metrics_folder)
 
     def handle(self, call: Call) -> Coroutine[Any, Any, None] | None:
@@ -90,17 +93,18 @@ class App:
 
     def _find_dialect(self, path: str) -> Dialect:
         """Of who asks for a path, also for one that is none."""
-        if path.startswith(TENSORS):
+        if path.startswith(TENSORS) or path == SERVER:
             return self._tensors
         at = next((known for known in self._inference if path == known or path.startswith(f"{known}/")), "")
         return self._inference[at][1] if at else self._dialect
 
     async def _serve_other(self, call: Call, path: str) -> None:
         method = call.method
-        known = path in KNOWN_PATHS or path.startswith(f"{MODELS}/")
+        of_tensors = self._tensor_models.knows(path)
+        known = of_tensors or path in KNOWN_PATHS or path.startswith(f"{MODELS}/")
         if not known:
             self.service.state.cells.count_refusal("unknown_url")
-            served = ", ".join(sorted({*KNOWN_PATHS, "/v2/models/{model}/infer"}))
+            served = ", ".join(sorted({*KNOWN_PATHS, *_PATTERNS}))
             raise UnknownPath(f"unknown URL: {method} {path[:200]}; this gateway serves {served}")
         if path in INFERENCE or method not in ("GET", "HEAD"):
             self.service.state.cells.count_refusal("method_not_allowed")
@@ -113,6 +117,8 @@ class App:
             if self.service.recorder.is_full:
                 unready = b"records can't be written\n"  # until they can, every request is refused
             call.respond(503 if unready else 200, _TEXT, unready or b"ok\n")
+        elif of_tensors:
+            await self._tensor_models.serve(call, path)
         elif path == "/metrics":
             call.respond(200, _METRICS, await self._metrics.read())
         else:

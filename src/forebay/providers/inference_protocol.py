@@ -10,13 +10,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from forebay.core.errors import ForebayError
+from forebay.core.errors import ForebayError, UpstreamProtocol
 from forebay.core.events import Tokens
 from forebay.core.filler import begin_no_filler
 from forebay.core.routes import Endpoint
 from forebay.core.usage_rules import UsageRule
 from forebay.providers import openai
-from forebay.providers.json_edit import UNREADABLE
+from forebay.providers.json_edit import UNREADABLE, set_fields
 from forebay.providers.openai import RequestView
 from forebay.providers.openai_stream import StreamMeter
 from forebay.providers.openai_usage import Reading
@@ -73,6 +73,13 @@ class InferenceDialect:
     def bind_model(self, model: str) -> "InferenceDialect":
         """The same for one request."""
         return InferenceDialect(model)
+
+    def name_model(self, metadata: bytes, model: str) -> bytes:
+        """What a target tells of a model, under this name.  Raises UpstreamProtocol where that is nothing."""
+        try:
+            return set_fields(metadata, {"name": msgspec.json.encode(model)})
+        except UNREADABLE:
+            raise UpstreamProtocol("what the target tells of the model is no JSON object") from None
 
     def read_request(self, body: bytes) -> RequestView:
         return RequestView(model=self._model)
