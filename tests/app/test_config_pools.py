@@ -9,7 +9,7 @@ from forebay.app.config import check_config, load_config
 from forebay.app.config_problems import Severity
 from forebay.app.snapshot import compile_snapshot
 from forebay.core.errors import ConfigInvalid
-from forebay.core.routes import Affinity, Order, Pool, RouteTable
+from forebay.core.routes import Affinity, FillerRules, Masking, Order, Pool, RouteTable
 
 FILE = """
 pools:
@@ -179,3 +179,42 @@ models:
     assert [target.shares_quota for target in route.targets] == [False, False, True, True, False]
     assert [target.slow_start_s for target in route.targets] == [2.5, 10.0, 0.0, 10.0, 10.0]
     assert route.choosing.queue_waits_max_s == (1.0, 3.0, 60.0)
+
+
+def test_masking_is_the_models_else_the_gateways(tmp_path: Path) -> None:
+    text = """
+gateway: {keep_alive_s: 5}
+models:
+  a: {endpoints: [chat/completions], targets: [{engine: smollm2-135m}]}
+  b:
+    endpoints: [chat/completions]
+    targets: [{engine: smollm2-135m}]
+    routing:
+      keep_alive_s: 0
+      filler: {text: ["Well, ", "Hm, "], after_s: 0.3, when: asked}
+"""
+    a, b = compile_table(tmp_path, text).routes
+    assert (a.masking.keep_alive_s, a.masking.filler) == (5, None)
+    assert b.masking.keep_alive_s == 0
+    assert b.masking.filler == FillerRules(after_s=0.3, texts=("Well, ", "Hm, "), is_asked=True)
+    assert compile_table(tmp_path, FILE).routes[0].masking == Masking(keep_alive_s=15)
+
+
+def test_a_filler_that_can_go_nowhere_or_says_nothing_is_told(tmp_path: Path) -> None:
+    text = """
+models:
+  v:
+    endpoints: [embeddings]
+    targets: [{engine: minilm-l6-v2}]
+    routing: {filler: {text: ["Well, "]}}
+"""
+    (tmp_path / "forebay.yaml").write_text(text)
+    told = {
+        (each.key, each.severity): each.message for each in check_config(tmp_path / "forebay.yaml", {})[1]
+    }
+    assert "no answer of `v`" in told["models.v.routing.filler", Severity.WARNING]
+    for wrong in ("{text: []}", "{text: ['']}", "{after_s: 1}", "{text: [x], after_s: 0.01}", "{text: x}"):
+        with pytest.raises(ConfigInvalid, match="filler"):
+            compile_table(
+                tmp_path, text.replace('{text: ["Well, "]}', wrong).replace("embeddings", "chat/completions")
+            )

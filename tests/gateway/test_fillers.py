@@ -7,6 +7,7 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+from client_cases import Job, ask_node, explain_no_node
 from gateway_stage import Stage
 from silence_stage import COMMENT, _quiet, calling, late_head, quiet
 from streams_rig import events_in
@@ -24,7 +25,7 @@ from forebay.testing.openai import (
     tool_call_stream,
     usage,
 )
-from forebay.testing.steps import Gate, Reset
+from forebay.testing.steps import Gate, Reset, Sleep
 
 __all__ = ["_quiet", "quiet"]
 ASKED: Any = [{"role": "user", "content": "Hello"}]
@@ -133,6 +134,32 @@ def test_responses(upstream: Stage, gpt: openai.OpenAI, model: str) -> None:
         answer = told.get_final_response()
     assert answer.output_text == "Well… The sea."
     assert len(answer.output) == 2
+
+
+def test_the_clients_for_node_put_both_together(quiet: GatewayProcess, upstream: Stage) -> None:
+    if why := explain_no_node():
+        pytest.skip(why)
+    streams = {
+        "/v1/chat/completions": tool_call_stream([CALL], tokens=usage(11, 4)),
+        "/v1/messages": anthropic_side.message_events(SEA),
+        "/v1/responses": responses_side.response_events(
+            responses_side.response("The sea.", tokens=responses_side.usage(11, 4))
+        ),
+    }
+    upstream.answer = lambda request: [Sleep(0.5), *sse_answer(streams[request.path])]
+    bodies: dict[str, dict[str, Any]] = {
+        "chat": {"messages": ASKED},
+        "messages": {"messages": ASKED, "max_tokens": 9},
+        "responses": {"input": "Hello"},
+    }
+    models = {"chat": "filled", "messages": "filled-messages", "responses": "filled-responses"}
+    jobs = [Job(id=api, api=api, model=models[api], body=body, stream=True) for api, body in bodies.items()]
+    said = ask_node(quiet.origin, quiet.key, jobs)
+    assert [(each["input"], each["output"]) for each in said.values()] == [(11, 4)] * 3
+    calls = [["call_1", "look", {"at": "sea"}]]
+    assert (said["chat"]["text"], said["chat"]["calls"]) == ("Well… ", calls)
+    assert (said["messages"]["text"], said["messages"]["calls"]) == ("Well… The sea.", calls)
+    assert said["responses"]["text"] == "Well… The sea."
 
 
 def test_an_answer_in_time_has_none(quiet: GatewayProcess, upstream: Stage) -> None:

@@ -10,6 +10,8 @@ from forebay.app.config_explain import suggest_hint
 from forebay.app.config_problems import Severity
 from forebay.app.config_source import KeyPath
 
+#: Endpoints whose streams may begin with a filler.
+FILLED = frozenset({"chat/completions", "completions", "messages", "responses"})
 Found = tuple[KeyPath, str, str, Severity, bool]
 
 
@@ -37,6 +39,7 @@ def check_pools(data: Mapping[str, Any]) -> Iterator[Found]:
                 place: KeyPath = ("pools", name, "replicas", index)
                 yield place, "stands twice in the list", "remove one", Severity.ERROR, False
     yield from _check_fallbacks(data)
+    yield from _check_fillers(data)
 
 
 def has_place(target: Mapping[str, Any]) -> bool:
@@ -76,6 +79,17 @@ def _check_fallbacks(data: Mapping[str, Any]) -> Iterator[Found]:
             elif not _shares_endpoint(model, models[other]):
                 message = f"answers none of the endpoints of `{name}`"
                 yield path, message, "name a model that does", Severity.ERROR, False
+
+
+def _check_fillers(data: Mapping[str, Any]) -> Iterator[Found]:
+    for name, model in _mapping(data.get("models")).items():
+        endpoints = _mapping(model).get("endpoints")
+        filler = _mapping(_mapping(model).get("routing")).get("filler")
+        if filler is None or not isinstance(endpoints, list) or FILLED.intersection(map(str, endpoints)):
+            continue
+        path: KeyPath = ("models", name, "routing", "filler")
+        message = f"no answer of `{name}` can begin with it: its endpoints give no streams of text"
+        yield path, message, "remove it", Severity.WARNING, False
 
 
 def _shares_endpoint(model: object, other: object) -> bool:

@@ -60,8 +60,8 @@ def build_early_headers(exchange: Exchange) -> str:
 
 def build_late_headers(exchange: Exchange) -> bytes:
     """What such a head could not say, as comments in the stream, where every client passes over them."""
-    lines = _build_outcome(exchange).removesuffix("\r\n").split("\r\n")
-    return "".join(f": {line}\n" for line in lines).encode() + b"\n"
+    lines = (_build_outcome(exchange) + exchange.limit_headers).splitlines()
+    return "".join(f": {line}\n" for line in lines if line.startswith("x-forebay-")).encode() + b"\n"
 
 
 def _build_outcome(exchange: Exchange) -> str:
