@@ -100,11 +100,11 @@ class Machine:
         worker = next(each for each in self.workers if each.process.poll() is None)
         worker.until(lambda: worker.metric("forebay_board_connected") == workers, 10)
 
-    def ask(self, worker: int, model: str = "m", **headers: str) -> httpx.Response:
+    def ask(self, worker: int, model: str = "m", *, stream: bool = False, **headers: str) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return httpx.post(
             f"{self.workers[worker].url}/chat/completions",
-            json=CHAT | {"model": model},
+            json=CHAT | {"model": model, "stream": stream},
             headers=HEADERS | named,
             timeout=30,
         )

@@ -18,7 +18,8 @@ from board_rig import Machine, make_route
 from forebay.core.engine_load import EngineLoad, EngineState
 from forebay.core.routes import Affinity
 from forebay.gateway.board_wire import FRAME_MAX_BYTES
-from forebay.testing.openai import rate_limited, well_behaved
+from forebay.testing.answers import json_answer, sse_answer
+from forebay.testing.openai import chat_completion, chat_stream, rate_limited, well_behaved
 from forebay.testing.recorded import RecordedRequest
 from forebay.testing.steps import Script, Sleep
 from forebay.testing.upstream import Answer
@@ -164,6 +165,40 @@ def test_what_engines_say_reaches_every_worker_and_is_forgotten(machine: Machine
     assert machine.workers[0].metric("forebay_places", state="cold") == 2
     machine.workers[0].until(lambda: machine.explain(0)["own"]["engine"] is None, 8)
     assert machine.explain(0)["own"]["rejected"] is None
+
+
+# --- quotas -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_what_is_left_of_a_quota_spills_before_it_refuses(machine: Machine, stream: bool) -> None:
+    headers = [
+        ("x-ratelimit-limit-tokens", "1000"),
+        ("x-ratelimit-remaining-tokens", "0"),
+        ("x-ratelimit-reset-tokens", "50s"),
+    ]
+    scarce = (
+        sse_answer(chat_stream(("Hello",)), headers=headers)
+        if stream
+        else json_answer(chat_completion("Hello"), headers=headers)
+    )
+    facts = {"tier": "autoscaled", "shares_quota": True, "api_key": "env:KEY_A"}
+    first = machine.add("first", scarce, **facts)
+    other = machine.add("first", scarce, model="n", path="/other", **facts)
+    cloud = machine.add("cloud", GOOD, tier="provider")
+    machine.start(make_route(first, cloud), make_route(other, cloud, model="n"))
+    assert machine.explain(0)["first"]["quota_used"] is None
+    assert machine.ask(0, stream=stream).status_code == 200
+
+    def is_scarce(number: int) -> bool:
+        seen = machine.explain(number, "n")["first"]
+        return (seen["quota_used"] or 0) > 0.9 and (seen["used"] or 0) > 1.2
+
+    for number, worker in enumerate(machine.workers):
+        worker.until(lambda number=number: is_scarce(number), 3)
+    asked = machine.count("first")
+    assert {machine.ask(number % 2).status_code for number in range(10)} == {200}
+    assert machine.count("first") == asked
 
 
 # --- a board of no use --------------------------------------------------------------------------------------

@@ -46,10 +46,10 @@ def _read(headers: Mapping[bytes, bytes], wall_s: float) -> float | None:
     if _NUMBER.fullmatch(plain):
         return float(plain)
     if plain:
-        date = _read_http_date(plain)
+        date = read_http_date(plain)
         if date is None:
             return None if not _SPAN.fullmatch(plain) else _read_span(plain)
-        sent = _read_http_date(headers.get(b"date", b""))
+        sent = read_http_date(headers.get(b"date", b""))
         return date - (wall_s if sent is None else sent)
     return None
 
@@ -60,8 +60,11 @@ def _read_reset(headers: Mapping[bytes, bytes], name: bytes, value: bytes, wall_
     if found is None:
         return None
     left = name.replace(b"reset", b"remaining")
-    if headers.get(left, b"0") != b"0":
-        return None
+    return None if headers.get(left, b"0") != b"0" else read_reset_s(value, wall_s)
+
+
+def read_reset_s(value: bytes, wall_s: float) -> float | None:
+    """Seconds until a time, in any form in which providers give the reset of a quota."""
     if _NUMBER.fullmatch(value):
         seconds = float(value)
         return seconds if seconds < 1e9 else seconds - wall_s  # some give a Unix time
@@ -78,7 +81,8 @@ def _read_span(value: bytes) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(value))
 
 
-def _read_http_date(value: bytes) -> float | None:
+def read_http_date(value: bytes) -> float | None:
+    """As Unix time; None where it is none."""
     try:
         at = parsedate_to_datetime(value.decode("ascii"))
     except (ValueError, IndexError, OverflowError):

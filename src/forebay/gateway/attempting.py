@@ -126,6 +126,9 @@ class Attempter:
             else:
                 answer = await self._wait_whole(exchange, connection)
         finally:
+            load = exchange.load
+            if load is not None and load.account is not None and exchange.first_token_ns is None:
+                exchange.hear_quota(self._loop.time())
             exchange.connection = None
             if connection is not None:
                 connection.release()

@@ -25,6 +25,7 @@ from forebay.gateway.dialect import Dialect as Dialect
 from forebay.gateway.dialect import Meter as Meter
 from forebay.gateway.dialect import Reading as Reading
 from forebay.gateway.dialect import RequestView as RequestView
+from forebay.gateway.headroom import hear_quota
 from forebay.gateway.metrics import Cells, EndpointCells
 from forebay.gateway.policy.attempt import Attempts
 from forebay.gateway.policy.fleet import Fleet, Group
@@ -343,6 +344,14 @@ class Exchange:
         assert self.load is not None
         self.first_s = now - self.attempt_at
         self.load.tell_first(self.first_s, now)
+        if self.load.account is not None:
+            self.hear_quota(now)
+
+    def hear_quota(self, now: float) -> None:
+        """What the answer's head says of the quota of an account, which there is, is told to it."""
+        connection, load = self.connection, self.load
+        if connection is not None and load is not None and load.account is not None:
+            hear_quota(load.account, connection, now, self.at_ns * 1e-9)
 
     def end_load(self, now: float) -> None:
         """The current attempt, which is counted, has ended.

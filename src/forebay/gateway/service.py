@@ -250,6 +250,9 @@ class Service:
             connection.put_back(body)
             return False
         content_type = connection.header(b"content-type")
+        load = exchange.load
+        if load is not None and load.account is not None:
+            exchange.hear_quota(self._loop.time())
         exchange.connection = None
         connection.release()
         exchange.state.cells.cells[exchange.target_state.cell_ok] += 1

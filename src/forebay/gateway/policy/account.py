@@ -6,7 +6,8 @@ what was said and decides nothing; times are seconds of one clock, the same in a
 
 from typing import Protocol
 
-HEADROOM_NONE = 1.5  #: use of a quota of which nothing is left, so that all of the flow goes elsewhere
+QUOTA_EASY = 0.8  #: used share of a quota up to which it is as full as that
+QUOTA_NONE = 1.5  #: how full one is of which nothing is left: all of the flow goes elsewhere before that
 
 
 class Word:
@@ -87,6 +88,11 @@ class Account:
         """Share of its quota that is used up: less and less until its reset; None if nobody knows."""
         if self.used is None or now >= self.reset_at:
             return None
-        left_s = (self.reset_at - now) / (self.reset_at - self.said_at)
-        used = self.used * min(1.0, left_s)
-        return HEADROOM_NONE if used >= 1.0 else used
+        return self.used * min(1.0, (self.reset_at - now) / (self.reset_at - self.said_at))
+
+    def compute_use(self, now: float) -> float | None:
+        """How full it is for choosing: the last of a quota counts more, so that it is hardly ever used up."""
+        used = self.compute_used(now)
+        if used is None or used <= QUOTA_EASY:
+            return used
+        return QUOTA_EASY + (used - QUOTA_EASY) * (QUOTA_NONE - QUOTA_EASY) / (1 - QUOTA_EASY)

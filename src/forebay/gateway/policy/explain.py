@@ -44,7 +44,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     requests: int | None = None  #: in flight, this worker's and what it knows of the others'
     tokens: int | None = None
     others_requests: int | None = None  #: of these, the other workers'
-    used: float | None = None  #: share of its pool's capacity
+    used: float | None = None  #: share of its pool's capacity, as counts, engines and providers say
     first_token_s: float | None = None
     token_s: float | None = None
     engine: EngineView | None = None  #: what its engine says, while that is fresh
@@ -165,15 +165,19 @@ def _describe(
         score_s=round(score, 6),
         requests=load.requests,
         tokens=load.tokens,
-        used=round(group.load.used, 4) if group.load.has_capacity else None,
+        used=_round(group.load.used if group.load.has_capacity else group.load.told),
         first_token_s=first,
         token_s=token,
         others_requests=load.others_requests,
         engine=None if load.engine is None else _show_engine(load.engine, now - load.engine_at),
         slow_start=None if load.compute_share(now) == 1.0 else round(load.compute_share(now), 4),
         retry_after_s=round(load.unfit_until - now, 3) if now < load.unfit_until else None,
-        quota_used=None if load.account is None else load.account.compute_used(now),
+        quota_used=_round(None if load.account is None else load.account.compute_used(now)),
     )
+
+
+def _round(share: float | None) -> float | None:
+    return None if share is None else round(share, 4)
 
 
 def _show_engine(engine: EngineLoad, age_s: float) -> EngineView:

@@ -62,7 +62,7 @@ def tell_pool(pool: PoolLoad, replicas: Iterable[ReplicaLoad], now: float) -> No
                 waits.append(engine.queue_wait_s)
             if is_saturated(engine, own_max, was=replica in pool.saturated):
                 saturated.append(replica)
-        quota = None if replica.account is None else replica.account.compute_used(now)
+        quota = None if replica.account is None else replica.account.compute_use(now)
         if use is not None or quota is not None:
             is_told = True
             uses.append(max(use or 0.0, quota or 0.0))
