@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 from gateway_stage import Stage
 from raw_caller import RawCaller
@@ -21,7 +23,7 @@ from forebay.testing.openai import (
     event,
     well_behaved,
 )
-from forebay.testing.steps import Close, Gate, Reset, Stall, Wait
+from forebay.testing.steps import Close, Gate, Reset, Sleep, Stall, Step, Wait
 
 __all__ = ["_quiet", "quiet"]
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
@@ -138,6 +140,33 @@ def test_a_whole_answer_has_no_keep_alives(quiet: GatewayProcess, upstream: Stag
         other.read_until(COMMENT * 2)
         gate.open()
         assert caller.read_all().json() == chat_completion("Hello")
+
+
+def test_real_clients_pass_over_keep_alives(quiet: GatewayProcess, upstream: Stage) -> None:
+    """Before the first content, and in the middle."""
+    sent = quiet.metric("forebay_keep_alives_total")
+
+    def slow(events: list[bytes]) -> list[Step]:
+        head, *pieces = sse_answer(events)
+        return [Sleep(0.4), head, *pieces[:-4], Sleep(0.4), *pieces[-4:]]
+
+    with (
+        openai.OpenAI(base_url=quiet.url, api_key=quiet.key, max_retries=0) as gpt,
+        anthropic.Anthropic(base_url=quiet.origin, api_key=quiet.key, max_retries=0) as claude,
+    ):
+        upstream.answer = slow(chat_stream(["Hel", "lo"]))
+        with gpt.chat.completions.stream(model="m", messages=CHAT["messages"]) as chat:
+            assert chat.get_final_completion().choices[0].message.content == "Hello"
+        upstream.answer = slow(completion_stream(["Hel", "lo", "!"]))
+        pieces = gpt.completions.create(model="m", prompt="Hello", stream=True)
+        assert "".join(piece.choices[0].text for piece in pieces if piece.choices) == "Hello!"
+        upstream.answer = slow(RESPONSE_EVENTS)
+        with gpt.responses.stream(model="responses", input="Hello") as told:
+            assert told.get_final_response().output_text == "Hello"
+        upstream.answer = slow(MESSAGE_EVENTS)
+        with claude.messages.stream(model="messages", max_tokens=9, messages=CHAT["messages"]) as message:
+            assert message.get_final_text() == "Hello"
+    assert quiet.metric("forebay_keep_alives_total") >= sent + 8
 
 
 # --- what comes after a head that went out early ------------------------------------------------------------

@@ -37,25 +37,19 @@ class Silence:
             if sent or not is_first:
                 return
             exchange.silent_since = now - (self._monotonic_ns() - exchange.started_ns) / 1e9
-        route = exchange.route
-        if route is None or exchange.recorded or _DEBUG in exchange.call.headers:
+        if exchange.route is None:
             return
-        masking = route.route.masking
+        masking = exchange.route.route.masking
         if masking.filler is not None and exchange.is_filler_due and not exchange.tries.content_sent:
             self._fill(exchange, masking.filler)
-        if exchange.answer_bytes != sent or not masking.keep_alive_s:
-            return
-        if now - exchange.silent_since >= masking.keep_alive_s:
-            self._send_keep_alive(exchange)
-
-    def _send_keep_alive(self, exchange: Exchange) -> None:
-        if self._send(exchange, exchange.dialect.KEEP_ALIVE):
+        is_long = 0 < masking.keep_alive_s <= now - exchange.silent_since
+        if is_long and exchange.answer_bytes == sent and self._send(exchange, exchange.dialect.KEEP_ALIVE):
             exchange.state.cells.count_keep_alive()
 
     def _fill(self, exchange: Exchange, rules: FillerRules) -> None:
         """Sends a filler if it is time for one, and the request leaves room."""
         waited_ns = self._monotonic_ns() - exchange.started_ns
-        if waited_ns < rules.after_s * 1e9 or not exchange.call.takes_aside:
+        if waited_ns < rules.after_s * 1e9 or not _may_send(exchange):
             return
         exchange.is_filler_due = False
         asked = exchange.call.headers.get(_FILLER_HEADER)
@@ -77,10 +71,14 @@ class Silence:
 
     def _send(self, exchange: Exchange, event: bytes) -> bool:
         call = exchange.call
-        if not event or not call.takes_aside:
+        if not event or not _may_send(exchange):
             return False
         if not call.streaming:
             call.begin_stream(200, build_early_headers(exchange))
         call.send_aside(event)
         exchange.answer_bytes += len(event)
         return True
+
+
+def _may_send(exchange: Exchange) -> bool:
+    return exchange.call.takes_aside and not exchange.recorded and _DEBUG not in exchange.call.headers
