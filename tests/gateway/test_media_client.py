@@ -137,6 +137,7 @@ def test_a_stream_that_tells_no_usage_is_counted_by_its_sound(
     assert (record.tokens.input, record.tokens.output) == (31, 3)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of this client, for this path
 def test_a_translation(official: openai.OpenAI, gateway: GatewayProcess, upstream: Stage) -> None:
     got = official.audio.translations.create(model="alias", file=("a.wav", wav(1)))
     assert got.text == "Hello"
@@ -237,6 +238,7 @@ def test_edits_as_json(client: httpx.Client, gateway: GatewayProcess, upstream: 
     assert last_record(gateway, upstream).units == (("images", 1),)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_variations(official: openai.OpenAI, gateway: GatewayProcess, upstream: Stage) -> None:
     got = official.images.create_variation(model="m", image=("a.png", PNG), n=2)
     assert got.data

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from gateway_stage import UPSTREAM_SECRET, Stage
 from raw_caller import RawCaller
 
 from forebay.core.events import Outcome, UsageSource
-from forebay.core.routes import Endpoint, GatewayLimits
+from forebay.core.routes import Choosing, Endpoint, GatewayLimits, Mirror, Order
 from forebay.testing.answers import Framing, answer, chunk, head, json_answer, sse_answer, sse_head
 from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_route
 from forebay.testing.media import (
@@ -354,6 +355,64 @@ def test_a_form_goes_to_the_next_target_whole(client: httpx.Client, upstream: St
     assert got.json() == {"text": "Hello"}
     assert upstream.request.body == fallback.request.body
     assert read_form(fallback.request)[1].value == wav(1)
+
+
+def test_a_page_is_no_answer(client: httpx.Client, upstream: Stage, fallback: Stage) -> None:
+    upstream.answer = answer(b"<html>", headers=[("content-type", "text/html")])
+    fallback.answer = well_behaved("Hello")
+    for more in ({}, {"stream": (None, "true")}):
+        form: Any = {"model": (None, "two"), "file": ("a.wav", wav(1))} | more
+        got = client.post("/audio/transcriptions", files=form)
+        assert (got.status_code, got.headers["x-forebay-attempts"]) == (200, "2")
+        alone = client.post("/audio/transcriptions", files=form | {"model": (None, "m")})
+        assert (alone.status_code, alone.json()["error"]["code"]) == (502, "upstream_protocol_error")
+        assert "text/html" in alone.json()["error"]["message"]
+
+
+def test_a_copy_of_speech_that_is_cut_is_told_apart(upstream: Stage, fallback: Stage, tmp_path: Path) -> None:
+    upstream.answer = audio_answer([b"whole"])
+    fallback.answer = [*sound_head(), chunk(b"half"), Reset()]
+    mirror = make_route("mirror", fallback.url)
+    route = msgspec.structs.replace(
+        make_route("m", upstream.url), mirrors=(Mirror(model="mirror", share=1.0, timeout_s=10.0),)
+    )
+    with GatewayProcess([route, mirror], folder=tmp_path) as process:
+        headers = {"authorization": f"Bearer {TEST_KEY}"}
+        got = httpx.post(f"{process.url}/audio/speech", json=SPEECH, headers=headers)
+        assert got.content == b"whole"
+        copy = process.wait_for(lambda record: record.mirror_of == got.headers["x-request-id"])
+        assert (copy.outcome, copy.error) == (Outcome.FAILED, "upstream_reset")
+        assert "Traceback" not in process.log
+
+
+def test_places_are_chosen_by_what_it_is_and_not_by_its_bytes(
+    upstream: Stage, fallback: Stage, tmp_path: Path
+) -> None:
+    """A megabyte of sound is no prompt of 260,000 tokens, and needs no capability of a chat."""
+    upstream.answer = fallback.answer = well_behaved("Hello")
+    route = make_route("m", upstream.url, fallback.url)
+    small = [
+        msgspec.structs.replace(target, context_window=2000, tokens_max=3000, capabilities=())
+        for target in route.targets
+    ]
+    route = msgspec.structs.replace(route, targets=tuple(small), choosing=Choosing(order=Order.LOAD))
+    with GatewayProcess([route], folder=tmp_path) as process:
+        snapshot = msgspec.structs.replace(process.snapshot, explains_routes=True)
+        process.snapshot = snapshot
+        process.write_snapshot(snapshot)
+        headers = {"authorization": f"Bearer {TEST_KEY}", "x-forebay-session": "one"}
+        form: Any = {"model": (None, "m"), "file": ("a.mp3", b"x" * MIB)}
+        with httpx.Client(base_url=process.url, headers=headers, timeout=20) as client:
+            for _ in range(6):
+                assert client.post("/audio/transcriptions", files=form).status_code == 200
+            assert sorted((len(upstream.requests), len(fallback.requests))) == [0, 6]  # of one session
+
+            def explain() -> Any:
+                got = client.post("/audio/transcriptions", files=form, headers={"x-forebay-debug": "route"})
+                return got.json() if "candidates" in got.text else None
+
+            candidates = process.until(explain)["candidates"]
+            assert [each["rejected"] for each in candidates] == [None, None]
 
 
 def test_errors_hide_the_targets_key(client: httpx.Client, upstream: Stage) -> None:

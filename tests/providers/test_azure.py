@@ -2,7 +2,7 @@
 
 import pytest
 
-from forebay.core.routes import Endpoint
+from forebay.core.routes import MEDIA, Endpoint
 from forebay.providers.azure import VERSION, AzureWire
 from forebay.providers.translators import can_answer, find_way
 
@@ -30,6 +30,14 @@ WIRE = AzureWire()
 )
 def test_a_request_s_path_follows_from_the_address(base: str, path: str) -> None:
     assert WIRE.build_path(base, "chat/completions", "gpt-5") == path
+
+
+def test_audio_and_images_have_their_paths_too() -> None:
+    for endpoint in MEDIA - {Endpoint.IMAGE_VARIATIONS}:
+        path = WIRE.build_path("?api-version=2025-04-01-preview", endpoint.value, "hears")
+        assert path == f"/openai/deployments/hears/{endpoint.value}?api-version=2025-04-01-preview"
+        assert WIRE.build_path("/openai/v1", endpoint.value, "hears") == f"/openai/v1/{endpoint.value}"
+    assert WIRE.build_path("", Endpoint.IMAGE_VARIATIONS.value, "draws") is None
 
 
 def test_a_deployment_s_name_is_escaped() -> None:

@@ -20,7 +20,7 @@ from forebay.gateway.model import Exchange, TargetState
 from forebay.gateway.policy.attempt import Step
 from forebay.gateway.policy.load import OUTPUT_GUESS
 from forebay.gateway.relay import Relay
-from forebay.gateway.relay_binary import BinaryRelay
+from forebay.gateway.relay_binary import BinaryRelay, refuse_others
 from forebay.gateway.speaking import Payload, encode_request, new_meter, write_head
 from forebay.gateway.trouble import TroubleLog
 from forebay.net.connection import Connection
@@ -137,6 +137,8 @@ class Attempter:
             return None
         if answer.status >= 300:
             return answer
+        if exchange.endpoint in MEDIA:
+            refuse_others(answer.content_type)
         self._count_attempt(exchange, good=True)
         self._ending.finish_answer(exchange, target.secret, answer)
         return None

@@ -34,6 +34,9 @@ class Sink(Call):
     def end_stream(self, data: bytes = b"") -> None:
         self.done = True
 
+    def cut(self) -> None:
+        self.done = True
+
     def abort(self) -> None:
         self.done = True
 

@@ -16,16 +16,31 @@ from forebay.gateway.relay import FinishStream, Relay
 from forebay.gateway.speaking import new_meter
 from forebay.net.connection import Connection
 
-#: How the content types of sound and pictures begin; no other of a target reaches the caller from here.
+#: How the content types of sound and pictures begin; no other of a target is handed on as such.
 BINARY_TYPES = (
-    b"audio/",
-    b"video/",
-    b"image/",
-    b"application/octet-stream",
-    b"application/ogg",
-    b"text/plain",
+    *(b"audio/", b"video/", b"image/", b"application/octet-stream", b"application/ogg", b"text/plain"),
+)
+#: And of whole answers about them: JSON, and subtitles.
+WHOLE_TYPES = (
+    *BINARY_TYPES,
+    *(
+        b"application/json",
+        b"text/vtt",
+        b"text/srt",
+        b"text/x-srt",
+        b"application/x-subrip",
+        b"application/srt",
+    ),
+    b"text/event-stream",  # asked for by a field that is not read here
 )
 _SPOKEN_TYPES = (b"text/event-stream", b"application/json", b"application/problem+json")
+
+
+def refuse_others(kind: bytes, types: tuple[bytes, ...] = WHOLE_TYPES) -> None:
+    """Raises UpstreamProtocol for a good answer of another type, such as the page of a proxy."""
+    if kind and not kind.strip().lower().startswith(types):
+        shown = kind.decode("latin-1")[:60]
+        raise UpstreamProtocol(f"the target answered with {shown}, which is neither sound, pictures nor text")
 
 
 class BinaryRelay:
@@ -50,9 +65,7 @@ class BinaryRelay:
             connection.put_back(data)
             return await self._relay.stream(exchange, connection, new_meter(exchange), secret, finish)
         refuse_compressed(connection)
-        if kind and not kind.lower().startswith(BINARY_TYPES):
-            shown = kind.decode("latin-1")[:60]
-            raise UpstreamProtocol(f"the target answered with {shown} where sound was asked for")
+        refuse_others(kind, BINARY_TYPES)
         if not data:
             raise UpstreamProtocol("the target's answer holds no sound")
         self._begin(exchange, connection, kind or b"application/octet-stream")
