@@ -78,7 +78,15 @@ def measure_decision(body: bytes, rounds: int) -> float:
     key = SimpleNamespace(priority="standard")
     call = SimpleNamespace(headers={})
     exchanges: list[Any] = [
-        SimpleNamespace(body=each, key=key, call=call, estimate=None, names_output=True) for each in bodies
+        SimpleNamespace(
+            body=each,
+            key=key,
+            call=call,
+            endpoint=Endpoint.CHAT,
+            estimate=None,
+            names_output=True,
+        )
+        for each in bodies
     ]
     draws = [luck.random() for _ in range(DECISIONS)]
     took = []
