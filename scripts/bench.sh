@@ -3,9 +3,10 @@
 # usage: bench.sh [--quick]   quick: smaller runs, to see that they work rather than to publish figures
 set -euo pipefail
 cd "$(dirname "$0")/.."
-gateway=() memory=() health=() admission=() bill=()
+gateway=() memory=() health=() admission=() bill=() routing=() regions=()
 if [ "${1:-}" = --quick ]; then
   gateway=(--seconds 1 --repeats 1) memory=(--quick) health=(--seconds 5) admission=(--quick) bill=(--quick)
+  routing=(--quick) regions=(--quick)
 fi
 # Each one is tried, so that one failure does not hide the figures of the others.
 status=0
@@ -14,4 +15,6 @@ status=0
 .venv/bin/python bench/health.py "${health[@]}" || status=$?
 .venv/bin/python bench/admission.py "${admission[@]}" || status=$?
 .venv/bin/python bench/bill.py "${bill[@]}" || status=$?
+.venv/bin/python bench/routing.py "${routing[@]}" || status=$?
+.venv/bin/python bench/regions.py "${regions[@]}" || status=$?
 exit "$status"

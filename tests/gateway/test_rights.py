@@ -80,7 +80,7 @@ def gateway(upstream: ThreadedUpstream, tmp_path_factory: pytest.TempPathFactory
         make_entry("fb-all"),
     ]
     process = GatewayProcess(routes, folder=tmp_path_factory.mktemp("rights"), keys=keys)
-    table = RouteTable(routes=routes, attempts_max=10)
+    table = RouteTable(routes=routes, attempts_max=10, retry_budget=10.0)
     process.snapshot = msgspec.structs.replace(process.snapshot, table=table)
     with process:
         yield process
