@@ -13,29 +13,39 @@ from silence_stage import BOTH, COMMENT, KEEP, _quiet, calling, late_head, maske
 from streams_rig import events_in
 
 from forebay.core.events import Outcome
-from forebay.core.limits import Limit, Measure
+from forebay.core.limits import Kind, Limit, Measure, Period
 from forebay.core.routes import GatewayLimits
 from forebay.testing.answers import chunk, sse_answer, sse_head
 from forebay.testing.gateway import GatewayProcess, make_route
-from forebay.testing.openai import chat_chunk, chat_stream, event
+from forebay.testing.openai import chat_chunk, chat_stream, error_answer, event
 from forebay.testing.steps import Gate, Stall, Wait
 
 __all__ = ["_quiet", "quiet"]
 PLACE = Limit(id="place", owner="project default/test", measure=Measure.CONCURRENT, amount=1)
+TOKENS = Limit(
+    id="tokens", owner="project default/test", measure=Measure.TOTAL_TOKENS, amount=10**6,
+    period=Period.MONTH, kind=Kind.CALENDAR,
+)  # fmt: skip
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
 EVENTS = chat_stream(["Hel", "lo"], include_usage=False)
 
 
 @pytest.fixture(scope="module")
-def limited(
+def scene_of_limits(
     _stages: tuple[Stage, Stage], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[GatewayProcess]:
+) -> Iterator[tuple[Authority, GatewayProcess]]:
     """A worker that serves one request at a time."""
     folder: Path = tmp_path_factory.mktemp("limited")
     url = _stages[0].url
     routes = [masked(make_route("m", url)), masked(make_route("filled", url), BOTH)]
-    with Authority(folder, (PLACE,)), workers(folder, 1, url, (PLACE,), routes=routes) as started:
-        yield started[0]
+    limits = (PLACE, TOKENS)
+    with Authority(folder, limits) as authority, workers(folder, 1, url, limits, routes=routes) as started:
+        yield authority, started[0]
+
+
+@pytest.fixture
+def limited(scene_of_limits: tuple[Authority, GatewayProcess]) -> GatewayProcess:
+    return scene_of_limits[1]
 
 
 def occupy(limited: GatewayProcess, upstream: Stage) -> Gate:
@@ -91,6 +101,37 @@ def test_a_wait_for_a_limit_that_is_too_long_is_told_in_the_stream(
     assert b": x-forebay-attempts: 0\n" in reply.body
     record = limited.wait_record(reply.id)
     assert (record.status, record.outcome, record.error) == (200, Outcome.FAILED, "rate_limit_exceeded")
+
+
+def test_tokens_of_a_failure_that_is_told_late_are_not_given_back(
+    scene_of_limits: tuple[Authority, GatewayProcess], upstream: Stage
+) -> None:
+    """Nobody knows what a target did before it answered 500; that the caller got 200 says nothing of it."""
+    authority, worker = scene_of_limits
+
+    def spend(*, late: bool) -> int:
+        before = settle(authority)
+        gate = Gate()
+        upstream.answer = late_head(gate, error_answer(500)) if late else error_answer(500)
+        with calling(worker, "chat/completions", CHAT | {"max_tokens": 1000}) as caller:
+            if late:
+                caller.read_until(COMMENT)
+                gate.open()
+            assert caller.read_all().status == (200 if late else 500)
+        return before - settle(authority)
+
+    assert spend(late=True) == spend(late=False) > 1000
+
+
+def settle(authority: Authority) -> int:
+    """Tokens that are left once what lay idle at the worker has come back."""
+    last, since = -1, time.monotonic()
+    while time.monotonic() < since + 1.5:
+        left = authority.left()["tokens"]
+        if left != last:
+            last, since = left, time.monotonic()
+        time.sleep(0.02)
+    return last
 
 
 def test_a_caller_that_leaves_while_it_waits_for_a_limit_leaves_nothing(
