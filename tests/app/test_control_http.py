@@ -127,6 +127,7 @@ def test_every_admin_route_is_in_the_document(scene: Scene) -> None:
         "GET /admin/v1/audit",
         "GET /admin/v1/usage",
         "GET /admin/v1/bill",
+        "GET /admin/v1/mirrors",
         "GET /admin/v1/limits",
         "GET /admin/v1/signals",
         "GET /admin/v1/teams/{team}/projects/{project}/signals",

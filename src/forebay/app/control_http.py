@@ -16,6 +16,7 @@ from forebay.app.applied import load_applied
 from forebay.app.control_bill import BillRoutes
 from forebay.app.control_errors import install_error_handlers
 from forebay.app.control_gate import Gate
+from forebay.app.control_mirrors import MirrorRoutes
 from forebay.app.control_plane import ControlPlane
 from forebay.app.control_roles import Doorkeeper
 from forebay.app.control_routes import RouteAdder, Routes
@@ -74,6 +75,7 @@ class AdminRoutes:
         add("GET", "/models", self.get_models, "Public names and their targets")
         add("GET", "/usage", self.get_usage, "Requests and tokens")
         BillRoutes(self._database, self._clock).install(app)
+        MirrorRoutes(self._database, self._clock).install(app)
 
     async def get_status(self) -> StatusView:
         """Processes, snapshot, configuration and records.  Always answers, whatever is out of order."""

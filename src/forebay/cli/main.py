@@ -233,6 +233,32 @@ def bill(
 
 @app.command()
 @guard
+def mirrors(
+    context: typer.Context,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="Only requests of this model; default: all.")
+    ] = None,
+    since: Annotated[
+        str,
+        typer.Option(
+            "--since", metavar="AGE", help="How far back: 90m, 24h, 7d, 2w, all, or from a date on."
+        ),
+    ] = "24h",
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    config: ConfigFile = None,
+) -> Outcome:
+    """Compare mirrors with the requests that they had copies of.
+
+    Error rates, times, tokens and costs of both sides. Current to the second, whether Forebay runs or not.
+    """
+    from forebay.cli.mirrors import mirrors
+
+    return mirrors(find_file(context, config), model=model, since=since, as_json=as_json, as_csv=as_csv)
+
+
+@app.command()
+@guard
 def prices(context: typer.Context, as_json: AsJson = False, config: ConfigFile = None) -> Outcome:
     """List the prices in force and to come.
 
