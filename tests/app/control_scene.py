@@ -17,10 +17,12 @@ import httpx
 from fastapi import FastAPI
 
 from forebay.app.alert_setup import AlertParts
+from forebay.app.board_server import BoardServer
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.config_values import ConfigOrigin
 from forebay.app.control_explain import ExplainRoutes
+from forebay.app.control_fleet import FleetRoutes
 from forebay.app.control_http import AdminRoutes, create_admin_app
 from forebay.app.control_limits import LimitRoutes
 from forebay.app.control_oidc import OidcDoor
@@ -29,6 +31,8 @@ from forebay.app.control_roles import Doorkeeper
 from forebay.app.control_signals import SignalRoutes
 from forebay.app.control_tenancy import TenancyRoutes
 from forebay.app.control_watch import ConfigWatch
+from forebay.app.engine_probe import EngineProbe
+from forebay.app.engine_watch import EngineWatch
 from forebay.app.live_amounts import LiveAmounts
 from forebay.app.quota_server import QuotaServer
 from forebay.app.quota_state import QuotaState
@@ -83,6 +87,8 @@ class Scene:
         )
         self.signals = SignalRepo(self.database, self.clock)
         self.live = LiveAmounts(self.signals, self.quota, self.clock)
+        board = BoardServer(self.defaults.run_path / "board.sock")
+        self.engines = EngineWatch(board, EngineProbe(self.clock), self.defaults.run_path)
         self.plane = ControlPlane(
             self.watch,
             started=self.watch.config,
@@ -94,6 +100,7 @@ class Scene:
             clock=self.clock,
             quota=self.quota,
             live=self.live,
+            engines=self.engines,
         )
         self.alerts = AlertParts(self.quota, self.database, lambda: self.watch.config.alerts, self.clock)
         parts = (
@@ -107,6 +114,7 @@ class Scene:
             LimitRoutes(self.quota, self.clock, self.live),
             SignalRoutes(self.live, self.signals),
             ExplainRoutes(self.plane),
+            FleetRoutes(self.engines),
             self.alerts.routes,
         )
         foreign = OidcDoor(lambda: self.watch.config.control.oidc, self.clock)

@@ -108,6 +108,7 @@ def test_every_admin_route_is_in_the_document(scene: Scene) -> None:
         "GET /admin/v1/config",
         "GET /admin/v1/models",
         "GET /admin/v1/routes/explain",
+        "GET /admin/v1/fleet",
         "GET /admin/v1/teams",
         "PUT /admin/v1/teams/{team}",
         "GET /admin/v1/projects",

@@ -1,6 +1,7 @@
 """What engines say of their load is read from their own pages, and nothing that is on a page breaks the
 reading."""
 
+import time
 from math import inf
 
 import pytest
@@ -110,6 +111,16 @@ def test_names_of_engines() -> None:
     assert find_kind("vLLM") is EngineKind.VLLM
     assert find_kind("llamacpp") is find_kind("llama.cpp") is EngineKind.LLAMA_CPP
     assert find_kind("something") is None
+
+
+def test_a_large_page_costs_little() -> None:
+    """What is not of interest is not parsed."""
+    rest = "".join(f'vllm:iteration_tokens_total_bucket{{engine="0",le="{at}"}} {at}\n' for at in range(5000))
+    page = rest + FakeEngine(running=3).render() + rest
+    began = time.process_time()
+    for _ in range(10):
+        assert LoadPage(page).read("m").running == 3
+    assert (time.process_time() - began) / 10 < 0.1
 
 
 # --- bad pages ----------------------------------------------------------------------------------------------

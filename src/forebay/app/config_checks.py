@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from forebay.app.config_defaults import EMBEDDED_ENGINES, ENDPOINTS_BY_KIND
 from forebay.app.config_dialect_checks import check_dialect, list_addresses
+from forebay.app.config_engines_checks import check_pool_engines
 from forebay.app.config_explain import suggest_hint
 from forebay.app.config_limits_checks import Found, check_limits
 from forebay.app.config_mirrors_checks import check_mirrors
@@ -50,6 +51,7 @@ def compute_check_problems(
         *check_pools(source.data),
         *check_mirrors(source.data),
         *_check_pool_ways(source.data, origin, env),
+        *check_pool_engines(source.data, origin),
     ]
     return make_problems(source, dict.fromkeys(found))  # a pool's are found at each target that names it
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
+from forebay.app.config_engines import KINDS, AdapterName, MetricsPlace, WarmUpConfig
 from forebay.app.config_timeouts import TimeoutsConfig
 from forebay.app.config_values import (
     Label,
@@ -142,12 +143,33 @@ class PoolConfig(PlaceConfig):
 
     hardware: Label | None = Field(default=None, description="What it runs on, such as `h100`; for people.")
     engine: Label | None = Field(
-        default=None, description="The software that runs the model, such as `vllm`; for people."
+        default=None,
+        description=f"The software that runs the model. Of {KINDS} it is known where they tell their load.",
     )
     precision: Label | None = Field(default=None, description="Of the weights, such as `fp8`; for people.")
     replicas: Annotated[tuple[TargetUrl, ...], Field(max_length=1024)] = Field(
         default=(),
         description="Addresses of its replicas, for targets that name the pool and no place of their own.",
+    )
+    metrics: MetricsPlace | None = Field(
+        default=None,
+        description="Where its engines tell their load, once a second: `auto` by `engine`, `off`, a path "
+        "such as "
+        "`/metrics` or, with another port, `:8002/metrics`, or the address of the page of a single replica. "
+        "Null is "
+        "`auto`, but `off` for places of tier `provider`.",
+    )
+    warm_up: WarmUpConfig | None = Field(
+        default=None,
+        description="Requests that a new replica, or one that comes back, answers before callers' are sent "
+        "to it; "
+        "null sends to it at once.",
+    )
+    adapters: Annotated[tuple[AdapterName, ...], Field(max_length=256)] = Field(
+        default=(),
+        description="LoRA adapters that its engines serve, by the names that targets have in `model`. "
+        "Requests for "
+        "one stay with few replicas.",
     )
 
     def compile(self, name: str) -> Pool:
@@ -200,11 +222,16 @@ class ChoosingConfig(Section):
         description="`listed` tries targets in the order of the file; `load` takes the best place as docs/"
         "routing.md says. Null: `load` if a target names one of `pools` or has a `weight`, else `listed`.",
     )
-    affinity: Affinity = Field(
-        default=Affinity.PREFIX,
+    affinity: Affinity | None = Field(
+        default=None,
         description="Which requests go to the same replica of a pool while it is not much fuller than the "
-        "others: those whose prompts begin alike, those of one session (the header `x-forebay-session`, else "
-        "the field `user`), or none. A request with the header stays with its replica in any case.",
+        "others: those whose prompts begin alike (`prefix`), all those for one LoRA adapter (`adapter`), "
+        "those of "
+        "one session (the header `x-forebay-session`, else the field `user`), or none. A request with the "
+        "header "
+        "stays with its replica in any case. Null: `adapter` if a target's `model` is one of its pool's "
+        "`adapters`, "
+        "else `prefix`.",
     )
     prefix_bytes: Annotated[StrictInt, Field(ge=16, le=65_536)] = Field(
         default=256, description="Bytes of a prompt that count as its beginning."
@@ -244,15 +271,16 @@ class ChoosingConfig(Section):
             filler=None if self.filler is None else self.filler.compile(),
         )
 
-    def compile(self, *, is_fleet: bool) -> Choosing:
+    def compile(self, *, is_fleet: bool, is_adapter: bool = False) -> Choosing:
         """
         Args:
             is_fleet: whether the targets are described well enough to choose by load unasked.
+            is_adapter: whether the model is a LoRA adapter there.
         """
         waits = self.queue_wait_max_s
         return Choosing(
             order=self.order or (Order.LOAD if is_fleet else Order.LISTED),
-            affinity=self.affinity,
+            affinity=self.affinity or (Affinity.ADAPTER if is_adapter else Affinity.PREFIX),
             prefix_bytes=self.prefix_bytes,
             spill_at=self.spill_at,
             price_s_per_usd=self.price_s_per_usd,

@@ -26,6 +26,7 @@ from forebay.app.config_model import list_secrets
 from forebay.app.config_running import SAVED_CONFIG
 from forebay.app.config_values import ConfigOrigin
 from forebay.app.control_explain import ExplainRoutes
+from forebay.app.control_fleet import FleetRoutes
 from forebay.app.control_http import AdminRoutes, create_admin_app
 from forebay.app.control_limits import LimitRoutes
 from forebay.app.control_oidc import OidcDoor
@@ -37,6 +38,8 @@ from forebay.app.control_signals import SignalRoutes
 from forebay.app.control_tenancy import TenancyRoutes
 from forebay.app.control_watch import ConfigWatch, load_saved_config
 from forebay.app.database import open_database
+from forebay.app.engine_probe import EngineProbe
+from forebay.app.engine_watch import EngineWatch, load_known
 from forebay.app.live_amounts import LiveAmounts
 from forebay.app.price_books import PriceBooks
 from forebay.app.quota_opening import open_authority
@@ -85,6 +88,8 @@ class Control:
         live = LiveAmounts(signals, self._quota, clock)
         limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
         books = PriceBooks(config.ledger_path)
+        known = load_known(config.snapshot_path, config.run_path)
+        engines = EngineWatch(self.board, EngineProbe(clock), config.run_path, known)
         self._plane = ControlPlane(
             watch,
             started=started,
@@ -105,6 +110,7 @@ class Control:
             live=live,
             books=books,
             keeper=Keeper(self._database, clock, lambda: watch.config.ledger),
+            engines=engines,
         )
         self._alerts = AlertParts(self._quota, self._database, lambda: watch.config.alerts, clock)
         parts = (
@@ -113,6 +119,7 @@ class Control:
             LimitRoutes(self._quota, clock, live),
             SignalRoutes(live, signals),
             ExplainRoutes(self._plane),
+            FleetRoutes(engines),
             self._alerts.routes,
         )
         foreign = OidcDoor(lambda: watch.config.control.oidc, clock)

@@ -15,6 +15,7 @@ from typing import ClassVar, Final
 from forebay.app.config import Config
 from forebay.app.config_edit import ConfigEdit, save_edit
 from forebay.app.control_watch import ConfigWatch, list_restart_settings
+from forebay.app.engine_watch import EngineWatch
 from forebay.app.live_amounts import LiveAmounts
 from forebay.app.price_books import PriceBooks
 from forebay.app.quota_server import QuotaServer
@@ -89,6 +90,7 @@ class ControlPlane:
         quota: is told of the limits that hold.
         live: knows the amounts of those that have an expression.
         keeper: keeps the ledger as short as it is to be.
+        engines: asks the replicas of the table for their load, and has new ones warmed up.
     """
 
     def __init__(
@@ -106,10 +108,12 @@ class ControlPlane:
         live: LiveAmounts | None = None,
         keeper: Keeper | None = None,
         books: PriceBooks | None = None,
+        engines: EngineWatch | None = None,
     ) -> None:
         self.watch = watch
         self._books = books
         self.keeper = keeper
+        self._engines = engines
         self.engine_urls = engine_urls
         self.ingest_state = IngestState()
         self.snapshot_state: SnapshotState | None = None
@@ -153,6 +157,8 @@ class ControlPlane:
                 await self._look_at_keys()
                 config = self.config
                 snapshot = await asyncio.to_thread(self._compile, config, self._keys)
+                if self._engines is not None:  # first: what is new may be cold
+                    self._engines.follow(snapshot, config, self.engine_urls)
                 amounts = await self._live.prepare(snapshot, config.limits.signals) if self._live else {}
                 try:
                     if self._quota is not None:  # first: no worker may know a limit that it does not
@@ -224,6 +230,8 @@ class ControlPlane:
                 group.create_task(self._live.run())
             if self.keeper is not None:
                 group.create_task(self.keeper.run())
+            if self._engines is not None:
+                group.create_task(self._engines.run())
 
     async def _watch_forever(self) -> None:
         next_refresh = 0.0

@@ -68,7 +68,10 @@ def compile_snapshot(
                 endpoints=endpoints,
                 targets=targets,
                 created_s=created_s,
-                choosing=listed.routing.compile(is_fleet=is_fleet),
+                choosing=listed.routing.compile(
+                    is_fleet=is_fleet,
+                    is_adapter=any(_is_adapter(each, model, config) for each in listed.targets),
+                ),
                 fallbacks=listed.fallbacks,
                 mirrors=tuple(mirror.compile() for mirror in listed.mirrors),
                 masking=listed.routing.compile_masking(config.gateway.keep_alive_s),
@@ -138,6 +141,12 @@ def _find_timeouts(target: TargetConfig, config: Config, tier: str) -> Timeouts:
     """What the target says, else its pool, else its tier."""
     places = target, config.pools.get(target.chosen_pool), config.tiers.get(cast("Tier", tier))
     return merge_timeouts(place.timeouts for place in places if place is not None)
+
+
+def _is_adapter(target: TargetConfig, name: str, config: Config) -> bool:
+    """Whether a target's model is a LoRA adapter, as its pool says."""
+    pool = config.pools.get(target.chosen_pool)
+    return pool is not None and target.chosen_model(name) in pool.adapters
 
 
 def _list_urls(

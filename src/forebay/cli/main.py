@@ -16,7 +16,7 @@ from forebay.cli.alert_commands import alerts_app
 from forebay.cli.key_commands import keys_app
 from forebay.cli.ledger_commands import ledger_app
 from forebay.cli.options import AsJson, ConfigFile, Mirrors, Where, find_file
-from forebay.cli.route_commands import route_app
+from forebay.cli.route_commands import fleet, route_app
 from forebay.cli.signal_commands import signals_app
 from forebay.cli.tenancy_commands import audit, projects_app, teams_app, tokens_app
 from forebay.cli.terminal import Outcome, guard, is_plain, make_streams_lenient, print_error
@@ -342,6 +342,7 @@ app.add_typer(tokens_app, name="tokens")
 app.command()(audit)
 app.add_typer(alerts_app, name="alerts")
 app.add_typer(route_app, name="route")
+app.command()(fleet)
 
 
 def run() -> None:

@@ -1,4 +1,4 @@
-"""The commands about routes: their options and their help.
+"""The commands about routes and the fleet: their options and their help.
 
 Imports as little as `main` does.
 """
@@ -59,3 +59,19 @@ def route_explain(
         draw=draw,
     )
     return explain_route(find_file(context, config), question, as_json=as_json)
+
+
+@guard
+def fleet(
+    context: typer.Context,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")] = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> Outcome:
+    """Show the replicas of all pools: their state, what their engines say of their load, and their warm-up.
+
+    Asks the Forebay that runs here.
+    """
+    from forebay.cli.fleet import show_fleet
+
+    return show_fleet(find_file(context, config), is_watched=watch, as_json=as_json)

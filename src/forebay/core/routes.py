@@ -115,6 +115,7 @@ class Affinity(StrEnum):
     """Which requests go to the same replica of a pool, while it is not much fuller than the others."""
 
     PREFIX = "prefix"  #: that begin alike, for the engine's prefix cache
+    ADAPTER = "adapter"  #: for one LoRA adapter, so that few replicas hold it
     SESSION = "session"  #: of one session: the header `x-forebay-session`, else the field `user`
     NONE = "none"
 

@@ -31,6 +31,7 @@ class LoadNames:
         running, waiting, kv_cache_used: gauges; the last is a share from 0 to 1.
         queue_sum, queue_count: counters: time spent in the engine's queue, and by how many requests.
         queue_unit_s: what one of `queue_sum` is, in seconds.
+        interval_s: between two looks.
     """
 
     metrics: str = "/metrics"
@@ -42,6 +43,7 @@ class LoadNames:
     queue_sum: str = ""
     queue_count: tuple[str, ...] = ()
     queue_unit_s: float = 1.0
+    interval_s: float = 1.0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,6 +64,9 @@ LOAD_NAMES: Final[Mapping[EngineKind, LoadNames]] = {
         running=("llamacpp:requests_processing",),
         waiting=("llamacpp:requests_deferred",),
         kv_cache_used=("llamacpp:kv_cache_usage_ratio",),  # of older builds; newer ones do not say
+        # Each look wakes whatever waits for a result there, and only after a second of silence a caller who
+        # has left is noticed.
+        interval_s=3.0,
     ),
     EngineKind.TRITON: LoadNames(
         metrics=":8002/metrics",

@@ -5,8 +5,10 @@ be read, and a value that can't be what it says it is, are as if they were not t
 unknown, never 0.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from math import isfinite
 from typing import Final
 
@@ -25,6 +27,7 @@ ADAPTER_MAX_CHARS: Final = 256
 _KIND_BY_NAME: Final = {name: kind for kind, names in LOAD_NAMES.items() for name in names.names} | {
     ADAPTERS_INFO: EngineKind.VLLM
 }
+_LINES: Final = re.compile(rf"^({'|'.join(map(re.escape, _KIND_BY_NAME))})(?:[{{ \t][^\n]*)$", re.MULTILINE)
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,15 +108,11 @@ class LoadPage:
 
 
 def _list_samples(text: str) -> Iterator[tuple[str, _Sample]]:
-    """A page of vLLM has hundreds of lines, of which a dozen are read: only those are parsed."""
-    left = SAMPLES_MAX
-    for line in text.splitlines():
-        name = _find_name(line)
-        if name not in _KIND_BY_NAME or len(line) > LINE_MAX_CHARS:
+    """A page of vLLM has many hundred lines, of which a dozen are read: only those are parsed."""
+    for found in islice(_LINES.finditer(text), SAMPLES_MAX):
+        name, line = found[1], found[0]
+        if len(line) > LINE_MAX_CHARS:
             continue
-        left -= 1
-        if left < 0:
-            return
         try:
             for family in text_string_to_metric_families(line + "\n"):
                 for sample in family.samples:
@@ -121,15 +120,6 @@ def _list_samples(text: str) -> Iterator[tuple[str, _Sample]]:
                         yield name, _Sample(sample.labels, float(sample.value))
         except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError):
             continue  # a parser of someone else's, and a line of someone else's
-
-
-def _find_name(line: str) -> str:
-    end = len(line)
-    for mark in "{ \t":
-        at = line.find(mark, 0, end)
-        if at >= 0:
-            end = at
-    return line[:end]
 
 
 def _add(values: list[float] | None, unit: float = 1.0) -> float | None:

@@ -69,7 +69,9 @@ class Loads:
         chosen = [route for route in table.routes if is_chosen(route)]
         known = self._counts
         targets = {find_place(target): target for route in chosen for target in route.targets}
-        replicas = {place: known.replicas.get(place) or ReplicaLoad(_name(place)) for place in targets}
+        replicas = {
+            place: known.replicas.get(place) or ReplicaLoad(_name(place), place[1]) for place in targets
+        }
         pools: dict[PoolKey, PoolLoad] = {}
         members: dict[PoolKey, tuple[ReplicaLoad, ...]] = {}
         groups = {}
@@ -183,7 +185,7 @@ class Loads:
                 replica.hear_engine(None, replica.engine_at, 0.0, now)
         for pool_key, pool in counts.pools.items():
             members = counts.members[pool_key]
-            if pool.has_told or any(each.engine or each.account for each in members):
+            if pool.has_told or pool.holders or any(each.engine or each.account for each in members):
                 tell_pool(pool, members, now)
 
 

@@ -67,6 +67,9 @@ def read_want(exchange: Exchange, fleet: Fleet) -> Want:
         affinity: int | None = crc32(session)
     elif choosing.affinity is Affinity.PREFIX:
         affinity = crc32(find_prefix(body, choosing.prefix_bytes))
+    elif choosing.affinity is Affinity.ADAPTER:
+        key = fleet.adapter_key
+        return Want(tokens, output, needs, exchange.key.priority, key, is_adapter=True)
     else:
         affinity = None
     return Want(tokens, output, needs, exchange.key.priority, affinity, bool(session))

@@ -98,6 +98,7 @@ class Fleet:
     Attributes:
         lacking: capabilities that some group does not have; no other needs to be looked for in a request.
         window_min: tokens that fit everywhere.
+        adapter_key: 32 bits that stand for the model's name at the first place, for `Affinity.ADAPTER`.
     """
 
     def __init__(self, groups: Iterable[Group], choosing: Choosing) -> None:
@@ -112,6 +113,7 @@ class Fleet:
         self.size = sum(group.size for group in self.groups)
         self.lacking = 0
         self.window_min = UNBOUNDED
+        self.adapter_key = _hash(self.groups[0].members[0].target.model) if self.groups else 0
         for group in self.groups:
             self.lacking |= ALL_CAPABILITIES & ~group.capabilities
             self.window_min = min(self.window_min, group.window)

@@ -39,17 +39,21 @@ class ReplicaLoad(Pace):
         unfit_until: until when it is out of service, for whatever reason.
         slow_s: how long it takes from its return until it gets all that is its own.
         engine: what its engine said last, while that is fresh.
+        model: its name there.
+        holds: whether its engine said so of a LoRA adapter, which the model is then.
     """
 
     __slots__ = (
-        "account", "ejected_for_s", "ejected_until", "ejections", "engine", "engine_at", "failures", "id",
-        "on_end", "others_requests", "others_tokens", "out_until", "pools", "requests", "slow_s",
-        "slow_until", "tokens", "unfit_until", "word",
+        "account", "ejected_for_s", "ejected_until", "ejections", "engine", "engine_at", "failures",
+        "holds", "id", "model", "on_end", "others_requests", "others_tokens", "out_until", "pools",
+        "requests", "slow_s", "slow_until", "tokens", "unfit_until", "word",
     )  # fmt: skip
 
-    def __init__(self, id: int = 0) -> None:
+    def __init__(self, id: int = 0, model: str = "") -> None:
         super().__init__()
         self.id = id
+        self.model = model
+        self.holds = False
         self.requests = self.tokens = 0
         self.others_requests = self.others_tokens = 0
         self.failures = 0  #: in a row
@@ -214,6 +218,7 @@ class ReplicaLoad(Pace):
         """What its engine said at a moment, which counts until another; None where that is too long ago."""
         was_out = now < self.out_until
         self.engine, self.engine_at = engine, at
+        self.holds = engine is not None and self.model in engine.adapters
         is_out = engine is not None and engine.state in (EngineState.COLD, EngineState.DOWN)
         self.out_until = until if is_out else 0.0
         if was_out and not is_out and engine is not None and engine.state is EngineState.READY:

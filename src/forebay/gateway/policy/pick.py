@@ -1,8 +1,9 @@
 """Picks a replica of a pool: who is out of service, who owns a request's beginning, who has the least.  Pure.
 
 One that is out of service is taken only where all are; one in its slow start gets a growing part of what
-would be its own; one whose engine says that it is full gets only what no other can take.  It must cost
-little, for it is in every request's way.
+would be its own; one whose engine says that it is full gets only what no other can take; and where the model
+is a LoRA adapter, those that hold it come before those that would have to load it.  It must cost little, for
+it is in every request's way.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from forebay.gateway.policy.pool_load import PoolLoad, Replica
 from forebay.gateway.policy.want import Reason, Want
 
 LOAD_CAP = 1.25  #: times the mean of tokens in flight, up to which a replica keeps what is its own
+ADAPTER_REQUESTS = 8  #: of an adapter that a replica of unknown capacity keeps before another has to load it
 SMALL_GROUP = 4  #: replicas of which all are looked at
 MIX = 0x9E3779B1
 
@@ -55,6 +57,8 @@ def pick_member(group: Group, want: Want, now: float, draw: float) -> Member:
         ill = ()
     if load.slow or load.saturated:
         ill = _pass_over(load, ill, want, now, draw)
+    if load.holders:
+        ill = _prefer_holders(group, ill, want)
     if want.affinity is not None:
         owner = _find_owner(group, want, ill)
         if owner is not None:
@@ -85,6 +89,19 @@ def _pass_over(
     return ill
 
 
+def _prefer_holders(group: Group, ill: Sequence[Replica], want: Want) -> Sequence[Replica]:
+    """The same, and those that would have to load the adapter, while one that holds it is not too full."""
+    load = group.load
+    cap = LOAD_CAP * load.tokens / group.size
+    for member in group.members:
+        own = member.load
+        if own in load.holders and own not in ill:
+            easy = int((member.easy_requests or ADAPTER_REQUESTS) * load.part)
+            if own.tokens <= cap or own.requests < easy or want.is_sticky:
+                return (*ill, *(each.load for each in group.members if each.load not in load.holders))
+    return ill
+
+
 def _list_slow(load: PoolLoad, now: float, draw: float) -> Sequence[Replica]:
     if now >= load.slow_until:
         return ()
@@ -104,10 +121,12 @@ def _find_owner(group: Group, want: Want, ill: Sequence[Replica]) -> Member | No
     at = ring.find(want.affinity)
     cap = LOAD_CAP * group.load.tokens / group.size
     part = group.load.part
+    least = ADAPTER_REQUESTS if want.is_adapter else 0.0
     for _ in owners:
         member = owners[at]
         load = member.load
-        keeps = load.tokens <= cap or load.requests < int(member.easy_requests * part) or want.is_sticky
+        easy = int((member.easy_requests or least) * part)
+        keeps = load.tokens <= cap or load.requests < easy or want.is_sticky
         if keeps and load not in ill:
             return member
         at = at + 1 if at + 1 < len(owners) else 0

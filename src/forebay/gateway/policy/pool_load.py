@@ -42,6 +42,7 @@ class PoolLoad(Pace):
         "_per_request",
         "_per_token",
         "has_capacity",
+        "holders",
         "is_pressed",
         "level",
         "level_at",
@@ -84,6 +85,7 @@ class PoolLoad(Pace):
         self.slow: tuple[Replica, ...] = ()  #: replicas that may be in their slow start
         self.slow_until = 0.0
         self.saturated: tuple[Replica, ...] = ()  #: replicas whose engines say that they are full
+        self.holders: tuple[Replica, ...] = ()  #: that hold a LoRA adapter, where it is one and others do not
         self.told: float | None = None  #: use of the capacity in service, as engines and providers say
         self.told_wait_s = 0.0  #: that requests wait in engines, likewise
         self.told_at = 0.0

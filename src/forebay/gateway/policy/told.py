@@ -50,9 +50,12 @@ def tell_pool(pool: PoolLoad, replicas: Iterable[ReplicaLoad], now: float) -> No
     uses: list[float] = []
     waits: list[float] = []
     saturated = []
+    holders = []
     is_told = False
     own_max = pool.requests_max / pool.size
     for replica in replicas:
+        if replica.holds:
+            holders.append(replica)
         if now < replica.unfit_until:
             continue
         engine = replica.engine
@@ -68,5 +71,6 @@ def tell_pool(pool: PoolLoad, replicas: Iterable[ReplicaLoad], now: float) -> No
             uses.append(max(use or 0.0, quota or 0.0))
         elif own_max:
             uses.append(replica.requests / own_max)
+    pool.holders = tuple(holders) if len(holders) < pool.size else ()
     told = sum(uses) / len(uses) if is_told else None
     pool.set_told(told, sum(waits) / len(waits) if waits else 0.0, tuple(saturated), now)

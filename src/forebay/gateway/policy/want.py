@@ -32,3 +32,4 @@ class Want(msgspec.Struct, frozen=True):
     priority: str = "standard"
     affinity: int | None = None  #: 32 bits of what it should be near to
     is_sticky: bool = False  #: `affinity` is a session, which stays wherever it is served
+    is_adapter: bool = False  #: `affinity` is a LoRA adapter, which few replicas are to hold
