@@ -22,6 +22,7 @@ from forebay.gateway.policy.told import tell_pool
 Place = tuple[str, str, str | None]  #: address, the model's name there, and where its key is found
 AccountKey = tuple[str, str, str | None]  #: scheme, host and port, and where its key is found
 PoolKey = tuple[object, ...]
+EARLY_MAX = 4096  #: targets that no table has yet, of which what engines said is kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,7 @@ class Loads:
         self._seen_workers = 1  #: whose requests it sees, itself among them
         self.by_id: dict[int, ReplicaLoad] = {}  #: places, by the names that workers have for them
         self.accounts: dict[int, Account] = {}  #: likewise
+        self._early: dict[str, tuple[EngineLoad, float]] = {}  # of targets that no table had yet
 
     def follow(self, table: RouteTable, workers: int) -> FleetParts:
         """What will be counted under a table, with what is known of places that stay.
@@ -144,6 +146,10 @@ class Loads:
         if now is not None and before.replicas:
             for replica in new:
                 replica.start_slowly(now, now)
+        early, self._early = self._early, {}
+        for load, at in early.values():
+            if now is not None and now <= at + ENGINE_STALE_S:
+                self.hear_engine(load, at, now)
 
     # --- what is told ---------------------------------------------------------------------------------------
 
@@ -172,9 +178,16 @@ class Loads:
             replica.set_others(requests, tokens, now)
 
     def hear_engine(self, load: EngineLoad, at: float, now: float) -> None:
-        """What an engine said of itself at a moment."""
+        """What an engine said of itself at a moment.
+
+        It may come before the table with its target does: a replica that is new is told to be cold first.
+        """
         replica = self._counts.targets.get(load.target_id)
-        if replica is not None and at >= replica.engine_at:
+        if replica is None:
+            if len(self._early) >= EARLY_MAX:
+                self._early.clear()
+            self._early[load.target_id] = load, at
+        elif at >= replica.engine_at:
             replica.hear_engine(load, at, at + ENGINE_STALE_S, now)
 
     def sweep(self, now: float) -> None:
