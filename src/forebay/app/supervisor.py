@@ -7,6 +7,7 @@ run in the main thread (see `supervisor_exec`), and must never wait for one chil
 
 import asyncio
 import logging
+import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,10 @@ class _Child:
         self.state = ChildState.WAITING
         self.since_ns = clock.wall_ns()
         self.process: ChildProcess | None = None
+        self.successor: ChildProcess | None = None
+        self.roll = asyncio.Event()
+        self.rolled = asyncio.Event()
+        self.roll_failure = ""
         self.failures = 0  #: in a row
         self.restarts = 0
         self.ready_ns: int | None = None  #: monotonic, of the process that runs
@@ -84,6 +89,7 @@ class Supervisor:
             if unknown := set(spec.needs) - set(self._children):
                 raise ValueError(f"{spec.name} needs {', '.join(sorted(unknown))}, which is no child")
         self._stopping = asyncio.Event()
+        self._retired: dict[asyncio.Task[None], tuple[_Child, ChildProcess]] = {}
 
     @property
     def statuses(self) -> tuple[ChildStatus, ...]:
@@ -107,6 +113,26 @@ class Supervisor:
         for child in self._children.values():
             child.stop.set()
             child.kill.set()
+        for _, process in self._retired.values():
+            process.kill_group()
+
+    async def roll(self, names: Sequence[str]) -> str:
+        """Puts another process in the place of each, one after the other; why it was given up, or nothing.
+
+        The other gets ready before the first is asked to end, and takes its place alone: a child that does
+        not serve is left to its own restarts.
+        """
+        for name in names:
+            child = self._children[name]
+            if child.state is not ChildState.READY or self.stopping:
+                continue
+            child.roll_failure = ""
+            child.rolled.clear()
+            child.roll.set()
+            await child.rolled.wait()
+            if child.roll_failure:
+                return f"{name}: {child.roll_failure}"
+        return "all is being stopped" if self.stopping else ""
 
     async def run(self) -> None:
         """Starts the children and keeps them up until `stop` or `kill`; cancelled, it kills them."""
@@ -120,8 +146,10 @@ class Supervisor:
                 logs.cancel()
         finally:
             for child in self._children.values():
-                if child.process is not None:
-                    child.process.kill_group()
+                for process in filter(None, (child.process, child.successor)):
+                    process.kill_group()
+            for _, process in self._retired.values():
+                process.kill_group()
 
     async def _stop_in_stages(self) -> None:
         for stage in sorted({child.spec.stop_stage for child in self._children.values()}):
@@ -130,6 +158,8 @@ class Supervisor:
                 child.stop.set()
             for child in members:
                 await child.stopped.wait()
+            for task in [task for task, (child, _) in self._retired.items() if child in members]:
+                await task
 
     async def _bound_logs(self) -> None:
         while True:
@@ -152,6 +182,8 @@ class Supervisor:
                     child.last_exit = f"not ready within {child.spec.start_deadline_s:g} s"
                 self._absorb_exit(child)
             self._log_move(child, previous, event)
+            if previous is ChildState.ROLLING:
+                self._end_roll(child, event)
             await self._enter(child)
             self._on_change()
         child.stopped.set()
@@ -166,11 +198,22 @@ class Supervisor:
                 return {
                     E.EXITED: self._wait_exit(child),
                     E.STOP: child.stop.wait(),
-                    E.PROBED: self._wait_probed(child),
+                    E.PROBED: self._wait_probed(spec, child.process),
                     E.OVERDUE: asyncio.sleep(spec.start_deadline_s),
                 }
             case ChildState.READY:
-                return {E.EXITED: self._wait_exit(child), E.STOP: child.stop.wait()}
+                return {
+                    E.EXITED: self._wait_exit(child),
+                    E.STOP: child.stop.wait(),
+                    E.ROLL: child.roll.wait(),
+                }
+            case ChildState.ROLLING:
+                return {
+                    E.EXITED: self._wait_exit(child),
+                    E.STOP: child.stop.wait(),
+                    E.FAILED: self._wait_failed(child),
+                    E.PROBED: self._wait_probed(spec, child.successor),
+                }
             case ChildState.BACKOFF:
                 delay_s = spec.restart.compute_delay_s(child.failures)
                 return {E.STOP: child.stop.wait(), E.RESTART: asyncio.sleep(delay_s)}
@@ -185,6 +228,9 @@ class Supervisor:
         match child.state:
             case ChildState.STARTING:
                 await self._start(child)
+            case ChildState.ROLLING:
+                child.roll.clear()
+                child.successor = await self._open(child)
             case ChildState.READY:
                 child.ready_ns = self._clock.monotonic_ns()
                 child.was_ready.set()
@@ -198,11 +244,29 @@ class Supervisor:
     async def _start(self, child: _Child) -> None:
         child.ready_ns = None
         child.restarts += bool(child.last_exit)
+        child.process = await self._open(child)
+
+    async def _open(self, child: _Child) -> ChildProcess | None:
         try:
-            child.process = await start_process(child.spec, self.log_path(child.spec.name), self._mark)
+            return await start_process(child.spec, self.log_path(child.spec.name), self._mark)
         except OSError as error:
-            child.process = None
             logger.error("%s can't be started: %s", child.spec.name, error)
+            return None
+
+    def _end_roll(self, child: _Child, event: ChildEvent) -> None:
+        """The successor takes the place, or is given up."""
+        successor, child.successor = child.successor, None
+        if event is ChildEvent.PROBED:
+            successor, child.process = child.process, successor
+            child.roll_failure = ""
+        elif event is not ChildEvent.FAILED:
+            child.roll_failure = "it ended meanwhile"
+        if successor is not None:
+            stop_signal = child.spec.stop_signal if event is ChildEvent.PROBED else signal.SIGKILL
+            task = asyncio.ensure_future(_see_off(successor, stop_signal, child.spec.stop_deadline_s))
+            self._retired[task] = child, successor
+            task.add_done_callback(self._retired.pop)
+        child.rolled.set()
 
     def _absorb_exit(self, child: _Child) -> None:
         child.process = None
@@ -227,9 +291,21 @@ class Supervisor:
         except TimeoutError:
             pass
 
-    async def _wait_probed(self, child: _Child) -> None:
+    async def _wait_failed(self, child: _Child) -> None:
+        """Until the successor is to be given up."""
+        child.roll_failure = "its successor could not be started"
+        if child.successor is None:
+            return
+        try:
+            async with asyncio.timeout(child.spec.start_deadline_s):
+                ended = describe_exit(await child.successor.wait())
+                child.roll_failure = f"its successor {ended} before it was ready"
+        except TimeoutError:
+            child.roll_failure = f"its successor was not ready within {child.spec.start_deadline_s:g} s"
+
+    async def _wait_probed(self, spec: ChildSpec, process: ChildProcess | None) -> None:
         while True:
-            if child.process is not None and await child.spec.probe.check(child.process.pid):
+            if process is not None and await spec.probe.check(process.pid):
                 return
             await asyncio.sleep(PROBE_INTERVAL_S)
 
@@ -237,12 +313,26 @@ class Supervisor:
         expected = child.state in (
             ChildState.STARTING,
             ChildState.READY,
+            ChildState.ROLLING,
             ChildState.STOPPING,
             ChildState.STOPPED,
         )
         reason = child.last_exit if event is ChildEvent.EXITED else event.value
+        if event is ChildEvent.FAILED:
+            expected, reason = False, child.roll_failure
         level = logging.INFO if expected else logging.WARNING
         logger.log(level, "%s: %s -> %s (%s)", child.spec.name, previous.value, child.state.value, reason)
+
+
+async def _see_off(process: ChildProcess, stop_signal: int, deadline_s: float) -> None:
+    """Asks a process to end, and sees to it that it does."""
+    process.send_signal(stop_signal)
+    try:
+        async with asyncio.timeout(deadline_s):
+            await process.wait()
+    except TimeoutError:
+        process.kill_group()
+        await process.wait()
 
 
 async def _await_first(sources: Mapping[ChildEvent, Coroutine[None, None, object]]) -> ChildEvent:

@@ -14,6 +14,7 @@ class ChildState(StrEnum):
     WAITING = "waiting"  #: for the children it needs
     STARTING = "starting"  #: it runs, and its probe has not succeeded yet
     READY = "ready"
+    ROLLING = "rolling"  #: it serves, and its successor starts beside it
     BACKOFF = "backoff"  #: it ended by itself and is started again after a while
     HUNG = "hung"  #: it took too long to get ready and was killed
     STOPPING = "stopping"  #: it was asked to end
@@ -27,9 +28,12 @@ class ChildEvent(StrEnum):
     EXITED = "exited"
     OVERDUE = "overdue"  #: a deadline of the present state has passed
     RESTART = "restart"  #: the backoff is over
+    ROLL = "roll"  #: another process is to take its place
+    FAILED = "failed"  #: its successor ended, or took too long to get ready
     STOP = "stop"
 
 
+SERVING: Final = frozenset({ChildState.READY, ChildState.ROLLING})
 S, E = ChildState, ChildEvent
 
 #: Every move.  A pair that is missing can't happen: the supervisor does not await that event in that state.
@@ -42,6 +46,11 @@ MOVES: Final[dict[tuple[ChildState, ChildEvent], ChildState]] = {
     (S.STARTING, E.STOP): S.STOPPING,
     (S.READY, E.EXITED): S.BACKOFF,
     (S.READY, E.STOP): S.STOPPING,
+    (S.READY, E.ROLL): S.ROLLING,
+    (S.ROLLING, E.EXITED): S.BACKOFF,
+    (S.ROLLING, E.STOP): S.STOPPING,
+    (S.ROLLING, E.FAILED): S.READY,
+    (S.ROLLING, E.PROBED): S.READY,  #: by the successor, whose predecessor is asked to end
     (S.HUNG, E.EXITED): S.BACKOFF,
     (S.HUNG, E.STOP): S.KILLING,
     (S.BACKOFF, E.RESTART): S.STARTING,

@@ -17,11 +17,13 @@ from typing import ClassVar, Final, Self
 import msgspec
 
 from forebay.app.atomic_file import write_atomically
-from forebay.app.supervisor_policy import ChildState
+from forebay.app.supervisor_policy import SERVING, ChildState
 from forebay.app.supervisor_process import SUPERVISED_MARK
 from forebay.core.errors import Fault, ForebayError
 
 LEFTOVERS_DEADLINE_S: Final = 5.0
+ROLL_SIGNAL: Final = signal.SIGUSR2  #: asks a supervisor for a rolling restart of its workers
+ROLL_RUNS, ROLL_DONE = "running", "done"
 
 
 class ChildStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,11 +47,13 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[ChildStatus, ...]
     stopping: bool = False
     config_file: str | None = None  #: that all was started with; None where the defaults apply
+    rolls: int = 0  #: rolling restarts that have ended
+    roll: str = ""  #: what became of the last one: `running`, `done`, or why it was given up
     version: int = 1
 
     @property
     def ready(self) -> bool:
-        return all(child.state is ChildState.READY for child in self.children)
+        return all(child.state in SERVING for child in self.children)
 
 
 def save_run_state(path: Path, state: RunState) -> None:
@@ -100,6 +104,19 @@ class SupervisorLock:
     ) -> None:
         os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
+
+
+def find_supervisor(path: Path) -> int | None:
+    """The process that holds the lock; None where nobody does, whatever an old file says."""
+    with suppress(OSError, ValueError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(os.pread(descriptor, 32, 0))
+        finally:
+            os.close(descriptor)
+    return None
 
 
 def compute_mark(data: Path) -> str:

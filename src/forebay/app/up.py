@@ -28,10 +28,13 @@ from forebay.app.control_watch import save_config
 from forebay.app.redaction import LOG_FORMAT, RedactingFormatter
 from forebay.app.secret_refs import keep_from_logs
 from forebay.app.supervisor import Supervisor
-from forebay.app.supervisor_policy import ChildState, describe_exit
+from forebay.app.supervisor_policy import SERVING, ChildState, describe_exit
 from forebay.app.supervisor_process import LOG_MAX_BYTES, read_log_tail
 from forebay.app.supervisor_socket import format_url, open_listener, reserve_engine_port
 from forebay.app.supervisor_state import (
+    ROLL_DONE,
+    ROLL_RUNS,
+    ROLL_SIGNAL,
     ChildStatus,
     RunState,
     SupervisorLock,
@@ -126,6 +129,8 @@ class _Run:
         self._failure: StartFailed | None = None
         self._signals = 0
         self._telling: asyncio.Task[None] | None = None
+        self._rolling: asyncio.Task[None] | None = None
+        self._rolls, self._roll = 0, ""
         self._supervisor = Supervisor(
             plan_children(config, place),
             logs=config.logs_path,
@@ -140,11 +145,14 @@ class _Run:
             # `nohup` has it ignored, and that is what was asked for.
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._take_signal)
+        loop.add_signal_handler(ROLL_SIGNAL, self._begin_roll)
         async with asyncio.TaskGroup() as group:
             supervising = group.create_task(self._supervisor.run())
             self._telling = group.create_task(self._tell(question))
             await supervising
             self._telling.cancel()
+            if self._rolling is not None:
+                await self._rolling
         if self._failure is not None:
             raise self._failure
         if self._signals >= ENDING_AT_ONCE:
@@ -171,6 +179,26 @@ class _Run:
         self._stop()
         self._display.say(f"{inflight} Ctrl-C again ends at once.")
 
+    def _begin_roll(self) -> None:
+        """A rolling restart of the workers was asked for; one at a time."""
+        if self._rolling is None or self._rolling.done():
+            self._rolling = asyncio.ensure_future(self._roll_workers())
+
+    async def _roll_workers(self) -> None:
+        names = [each.name for each in self._supervisor.statuses if is_worker(each.name)]
+        logger.info("rolling restart of %d workers", len(names))
+        self._roll = ROLL_RUNS
+        self._absorb_change()
+        failure = await self._supervisor.roll(names)
+        self._rolls += 1
+        self._roll = failure or ROLL_DONE
+        self._absorb_change()
+        if failure:
+            logger.error("the rolling restart was given up: %s", failure)
+            self._display.say(f"The rolling restart was given up: {failure}", "red")
+        elif not self._supervisor.stopping:
+            self._display.say("The workers were started anew, one after the other.")
+
     def _stop(self) -> None:
         self._supervisor.stop()
         # The workers hold the sockets still; when they let go, callers are refused and don't wait in vain.
@@ -188,6 +216,8 @@ class _Run:
             children=self._supervisor.statuses,
             stopping=self._supervisor.stopping,
             config_file=str(self._config.file) if self._config.file else None,
+            rolls=self._rolls,
+            roll=self._roll,
         )
         try:
             save_run_state(self._config.state_path, state)
@@ -246,7 +276,7 @@ class _Run:
             for status in self._supervisor.statuses:
                 if status.restarts <= told[status.name] and status.state is not ChildState.BACKOFF:
                     continue
-                if status.state is ChildState.READY:
+                if status.state in SERVING:
                     told[status.name] = status.restarts
                     self._display.say(f"{status.name}: {status.last_exit}; it runs again, pid {status.pid}")
                 elif status.state is ChildState.BACKOFF and status.failures == START_FAILURES_MAX:

@@ -18,11 +18,12 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from forebay.app.supervisor_policy import ChildState
+from forebay.app.supervisor_policy import SERVING, ChildState
 from forebay.app.supervisor_state import ChildStatus
 
 STYLES: Final = {
     ChildState.READY: "green",
+    ChildState.ROLLING: "green",
     ChildState.BACKOFF: "red",
     ChildState.HUNG: "red",
     ChildState.KILLING: "red",
@@ -207,7 +208,7 @@ def make_examples(facts: Welcome) -> list[tuple[str, str]]:
 
 
 def _mark(status: ChildStatus) -> str:
-    return "✓" if status.state is ChildState.READY else "✗" if status.state in STYLES else " "
+    return "✓" if status.state in SERVING else "✗" if status.state in STYLES else " "
 
 
 def _describe(status: ChildStatus) -> str:

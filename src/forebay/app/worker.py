@@ -200,6 +200,8 @@ class Worker:
 
     def _tell_applied(self) -> None:
         """For the status of the admin API alone, so a disk that refuses it is no reason to stop."""
+        if self._stopping.is_set():
+            return  # another process may have its number already
         state = self._service.state
         applied = Applied(
             pid=os.getpid(),

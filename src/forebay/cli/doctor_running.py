@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from forebay.app.config import Config
 from forebay.app.config_running import load_live_state
 from forebay.app.database import open_database
-from forebay.app.supervisor_policy import ChildState
+from forebay.app.supervisor_policy import SERVING
 from forebay.app.supervisor_socket import AddressUnavailable, open_listener
 from forebay.app.supervisor_state import ChildStatus, RunState
 from forebay.app.up_children import load_last_engine_urls, name_engine_child, plan_launch
@@ -72,7 +72,7 @@ def _check_child(child: ChildStatus, config: Config) -> Finding:
     log = config.logs_path / f"{child.name}.log"
     again = f", started again {child.restarts} times" if child.restarts else ""
     message = f"{child.state}, pid {child.pid}{again}" if child.pid else f"{child.state}{again}"
-    if child.state is ChildState.READY:
+    if child.state in SERVING:
         return Finding(name=name, verdict=Verdict.WARN if child.failures else Verdict.OK, message=message)
     verdict = Verdict.FAIL if child.failures else Verdict.WARN
     ended = f"; the last one ended: {child.last_exit}" if child.last_exit else ""
@@ -91,7 +91,7 @@ def _check_health(name: str, url: str) -> Finding:
 
 def _check_models(state: RunState, config: Config) -> Iterator[Finding]:
     """Whether each engine that is up gives an answer: a process may be ready, and its model stuck."""
-    ready = {child.name for child in state.children if child.state is ChildState.READY}
+    ready = {child.name for child in state.children if child.state in SERVING}
     for name, url in load_last_engine_urls(config).items():
         port = urlsplit(url).port
         if name not in config.engines or port is None or name_engine_child(name) not in ready:

@@ -283,6 +283,18 @@ def limits(context: typer.Context, as_json: AsJson = False, config: ConfigFile =
 
 @app.command()
 @guard
+def restart(context: typer.Context, config: ConfigFile = None) -> Outcome:
+    """Start the workers of the Forebay that runs here anew, one after the other.
+
+    Each new one is ready before its predecessor drains, so no request fails.
+    """
+    from forebay.cli.restart import restart
+
+    return restart(find_file(context, config))
+
+
+@app.command()
+@guard
 def doctor(context: typer.Context, as_json: AsJson = False, config: ConfigFile = None) -> Outcome:
     """See whether all that Forebay needs is there.
 
