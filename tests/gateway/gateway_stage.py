@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from raw_caller import RawCaller
 
-from forebay.core.routes import Endpoint, GatewayLimits, Route, Timeouts
+from forebay.core.routes import Endpoint, FillerRules, GatewayLimits, Masking, Route, Timeouts
 from forebay.testing.gateway import GatewayProcess, make_key, make_route
 from forebay.testing.openai import well_behaved
 from forebay.testing.recorded import RecordedConnection, RecordedRequest
@@ -19,6 +20,7 @@ from forebay.testing.upstream import Answer
 UPSTREAM_SECRET = "sk-canary-upstream-0123456789"
 NARROW_KEY = "fb-test-key-for-few-models"
 CLOSED = find_closed_port()
+RESTLESS = Masking(keep_alive_s=0.1, filler=FillerRules(after_s=0.1, texts=("Well… ",)))
 
 
 class Stage:
@@ -101,6 +103,7 @@ def make_routes(first: str, second: str, hole: str) -> list[Route]:
         make_route("hasty", first, timeouts=hasty, target_model="the-name-there"),
         make_route("hasty-two", first, second, timeouts=hasty, api_key="env:TEST_UPSTREAM_SECRET"),
         make_route("hasty-dead-first", closed, first, timeouts=hasty),
+        msgspec.structs.replace(make_route("restless-two", first, second, timeouts=hasty), masking=RESTLESS),
         make_route("total", first, second, timeouts=Timeouts(total_s=0.6, first_token_s=5, idle_s=5)),
         make_route("secret", first, api_key="env:TEST_UPSTREAM_SECRET"),
         make_route("secret-two", first, second, api_key="env:TEST_UPSTREAM_SECRET"),

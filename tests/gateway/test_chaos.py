@@ -31,7 +31,17 @@ from forebay.testing.openai import (
 from forebay.testing.recorded import RecordedRequest
 from forebay.testing.steps import Close, Reset, Script, Send, Sleep, Stall
 
-MODELS = ["hasty", "hasty", "hasty-two", "hasty-two", "hasty-dead-first", "dead", "nobody"]
+MODELS = [
+    "hasty",
+    "hasty",
+    "hasty-two",
+    "hasty-two",
+    "restless-two",
+    "restless-two",
+    "hasty-dead-first",
+    "dead",
+    "nobody",
+]
 CALLERS = 24
 REQUESTS = 12  #: of each caller
 
