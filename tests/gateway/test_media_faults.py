@@ -223,6 +223,25 @@ def test_a_caller_that_reads_slowly_stops_the_target(gateway: GatewayProcess, up
         assert len(caller.reply.body) == size
 
 
+def test_a_caller_that_never_reads_is_let_go_in_time(gateway: GatewayProcess, upstream: Stage) -> None:
+    def steps() -> Iterator[Step]:
+        yield from sound_head()
+        while True:
+            yield chunk(b"x" * 65_536)
+
+    upstream.answer = lambda _: steps()
+    with RawCaller(gateway.port, receive_buffer=4096) as caller:
+        caller.post("audio/speech", SPEECH | {"model": "total"})
+        caller.read_head()
+        upstream.wait_closed(upstream.wait_request(), 5.0)
+        record = gateway.wait_record(caller.reply.id)
+        assert (record.outcome, record.error) == (Outcome.FAILED, "upstream_total_timeout")
+        gateway.until(lambda: gateway.metric("forebay_memory_held_bytes") == 0)
+        while caller.read(MIB):
+            pass
+        assert not caller.reply.complete
+
+
 # --- streams of events --------------------------------------------------------------------------------------
 
 

@@ -188,6 +188,9 @@ class Call:
         if not self.chunked:
             self._connection.reset()  # for such a caller, any other end of the connection is the stream's
             return
+        if self.is_behind:
+            self.abort()  # it might never take the rest
+            return
         self.keep_alive = False
         self._connection.finish(self)
 
