@@ -12,8 +12,11 @@ from typing import Any
 
 import anthropic
 import httpx
+import llm_comply
 import openai
 import pytest
+from llm_comply.cli import _SPEC_FILES, _get_tests
+from llm_comply.http import close_client
 from whole import Whole, running, wait_until
 
 pytestmark = pytest.mark.e2e
@@ -274,3 +277,23 @@ def test_tokens_of_a_message_are_counted_about_right(claude: anthropic.Anthropic
     answer = claude.messages.create(model=CHAT, messages=FRANCE, max_tokens=1)
     truth = answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0)
     assert truth / 3 < counted.input_tokens < truth * 3
+
+
+# --- conformance --------------------------------------------------------------------------------------------
+
+#: What so small a model can't be asked for: it sees no pictures, thinks of nothing, and calls what it likes.
+BEYOND = ("tool-calling", "image-input", "reasoning-summary", "thinking-display")
+#: The engine's own bytes pass untouched in chat, and lack what OpenAI says where there is nothing.
+UNSAID = ["'logprobs' is a required property", "'refusal' is a required property"]
+
+
+@pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")
+@pytest.mark.parametrize("form", ["openai-chat", "anthropic", "open-responses"])
+def test_a_conformance_suite_passes_with_a_real_model(whole: Whole, form: str) -> None:
+    checks = [each for each in _get_tests(form) if not each.id.endswith(BEYOND)]
+    config = llm_comply.ComplianceConfig(whole.url, whole.key, CHAT, timeout=120, ignore_errors=UNSAID)
+    spec = llm_comply.SpecLoader(str(Path(llm_comply.__file__).parent / "specs" / _SPEC_FILES[form]))
+    suite = llm_comply.TestRunner(config, checks, spec).run_all()
+    close_client()
+    assert {each.id: each.errors for each in suite.results if each.errors} == {}
+    assert suite.passed == len(checks) >= 6
