@@ -10,10 +10,20 @@ from typing import Any
 
 import msgspec
 
-from forebay.core.errors import InvalidValue
-from forebay.providers.gemini_signatures import MARK
-from forebay.providers.json_edit import NOTHING, UNREADABLE, check_object
-from forebay.providers.strict_fields import check_known, read, read_fields, refuse
+from forebay.providers.chat_messages import (
+    ChatMessage,
+    ChatPart,
+    Thinking,
+    read_call_id,
+    read_text,
+    refuse_role,
+    walk_calls,
+    walk_messages,
+    walk_parts,
+    walk_thoughts,
+)
+from forebay.providers.json_edit import NOTHING
+from forebay.providers.strict_fields import refuse
 
 Block = dict[str, Any]
 Message = dict[str, Any]
@@ -21,20 +31,6 @@ TARGET = "Anthropic's Messages API"
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,", re.ASCII)
 _CACHED = {"type": "ephemeral"}
-
-#: What a message may hold.  `name` says nothing that Anthropic has a place for; `annotations` come from the
-#: model and mean nothing to it; reasoning without a signature can't go back.
-_MESSAGE_FIELDS = frozenset(
-    {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "annotations", "reasoning_content"}
-    | {"reasoning", "thinking_blocks", "is_error", "cache_control"}
-)
-_PART_FIELDS = frozenset(
-    {"type", "text", "refusal", "image_url", "file", "cache_control", "prompt_cache_breakpoint"}
-)
-
-
-#: `index` is of streams, `extra_content` what another provider wants back.
-_CALL_FIELDS = frozenset({"id", "type", "function", "index", "extra_content"})
 
 
 class _Image(msgspec.Struct, frozen=True):
@@ -52,50 +48,19 @@ class _Breakpoint(msgspec.Struct, frozen=True):
     ttl: str | None = None
 
 
-class _Part(msgspec.Struct, frozen=True):
-    type: str
-    text: str | None = None
-    refusal: str | None = None
+class _Part(ChatPart, frozen=True):
     image_url: _Image | None = None
     file: _File | None = None
     cache_control: msgspec.Raw = NOTHING
     prompt_cache_breakpoint: _Breakpoint | None = None
 
 
-class _Function(msgspec.Struct, frozen=True):
-    name: str
-    arguments: str | None = None
-
-
-class _ToolCall(msgspec.Struct, frozen=True):
-    id: str
-    type: str = "function"
-    function: _Function | None = None
-
-
-class _Thinking(msgspec.Struct, frozen=True):
-    type: str
-    thinking: str | None = None
-    signature: str | None = None
-    data: str | None = None
-
-
-class _Message(msgspec.Struct, frozen=True):
-    role: str
-    content: msgspec.Raw = NOTHING
-    tool_calls: list[msgspec.Raw] | None = None
-    tool_call_id: str | None = None
-    refusal: str | None = None
-    thinking_blocks: list[_Thinking] | None = None
-    is_error: bool | None = None
+class _Message(ChatMessage, frozen=True):
     cache_control: msgspec.Raw = NOTHING
 
 
-_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_text = msgspec.json.Decoder(str).decode
 _decode_part = msgspec.json.Decoder(_Part).decode
 _decode_message = msgspec.json.Decoder(_Message).decode
-_decode_call = msgspec.json.Decoder(_ToolCall).decode
 
 
 def encode_messages(raw: msgspec.Raw) -> tuple[list[Block], list[Message]]:
@@ -106,10 +71,7 @@ def encode_messages(raw: msgspec.Raw) -> tuple[list[Block], list[Message]]:
     """
     system: list[Block] = []
     messages: list[Message] = []
-    for at, item in enumerate(read(_decode_list, raw, "messages")):
-        where = f"messages[{at}]"
-        check_known(read_fields(item, where), _MESSAGE_FIELDS, where, TARGET)
-        message = read(_decode_message, item, where)
+    for where, message in walk_messages(raw, _decode_message, TARGET):
         if message.role in ("system", "developer"):
             system += _encode_content(message.content, where, texts_only=True)
             continue
@@ -140,55 +102,29 @@ def _encode_message(message: _Message, where: str) -> tuple[str, list[Block]]:
         case "tool":
             return "user", [_encode_result(message, where)]
         case _:
-            raise refuse(
-                f"{where}.role", f"there is no role {message.role!r} in {TARGET}; functions are tools now"
-            )
+            raise refuse_role(message, where, TARGET)
 
 
 def _encode_assistant(message: _Message, where: str) -> list[Block]:
-    blocks: list[Block] = []
-    for at, thought in enumerate(message.thinking_blocks or ()):
-        if thought.type == "thinking" and thought.signature and not thought.signature.startswith(MARK):
-            blocks.append(
-                {"type": "thinking", "thinking": thought.thinking or "", "signature": thought.signature}
-            )
-        elif thought.type == "redacted_thinking" and thought.data:
-            blocks.append({"type": "redacted_thinking", "data": thought.data})
-        elif thought.type not in ("thinking", "redacted_thinking"):
-            raise refuse(f"{where}.thinking_blocks[{at}].type", f"{thought.type!r} is no kind of thinking")
+    blocks = [_encode_thought(thought) for thought in walk_thoughts(message, where) if thought.is_signed]
     blocks += _encode_content(message.content, where)
     if message.refusal and message.refusal.strip():
         blocks.append({"type": "text", "text": message.refusal})
     blocks += [
-        _encode_call(raw, f"{where}.tool_calls[{at}]") for at, raw in enumerate(message.tool_calls or ())
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
+        for _, call in walk_calls(message, where, TARGET)
     ]
     return blocks
 
 
-def _encode_call(raw: msgspec.Raw, where: str) -> Block:
-    check_known(read_fields(raw, where), _CALL_FIELDS, where, TARGET)
-    call = read(_decode_call, raw, where)
-    if call.type != "function" or call.function is None:
-        raise refuse(f"{where}.type", f"{TARGET} knows calls of functions alone, not {call.type!r}")
-    arguments = (call.function.arguments or "").strip() or "{}"
-    try:
-        check_object(arguments)
-    except UNREADABLE:
-        place = f"{where}.function.arguments"
-        raise InvalidValue(f"`{place}` must be a JSON object, in a string", param=place) from None
-    return {
-        "type": "tool_use",
-        "id": call.id,
-        "name": call.function.name,
-        "input": msgspec.Raw(arguments.encode()),
-    }
+def _encode_thought(thought: Thinking) -> Block:
+    if thought.type == "redacted_thinking":
+        return {"type": thought.type, "data": thought.data}
+    return {"type": thought.type, "thinking": thought.thinking or "", "signature": thought.signature}
 
 
 def _encode_result(message: _Message, where: str) -> Block:
-    if message.tool_call_id is None:
-        place = f"{where}.tool_call_id"
-        raise InvalidValue(f"`{place}` is missing: which call is this the result of?", param=place)
-    block: Block = {"type": "tool_result", "tool_use_id": message.tool_call_id}
+    block: Block = {"type": "tool_result", "tool_use_id": read_call_id(message, where)}
     content = _encode_content(message.content, where)
     if len(content) == 1 and content[0].keys() == {"type", "text"}:
         block["content"] = content[0]["text"]
@@ -204,19 +140,11 @@ def _encode_result(message: _Message, where: str) -> Block:
 def _encode_content(raw: msgspec.Raw, where: str, *, texts_only: bool = False) -> list[Block]:
     """The blocks of a message's `content`, less the blank ones."""
     where = f"{where}.content"
-    content = bytes(raw)
-    if content in (b"", b"null"):
-        return []
-    if content.startswith(b'"'):
-        text = read(_decode_text, raw, where)
+    text = read_text(raw, where)
+    if text is not None:
         return [{"type": "text", "text": text}] if text.strip() else []
     blocks = []
-    for at, item in enumerate(read(_decode_list, raw, where)):
-        place = f"{where}[{at}]"
-        check_known(read_fields(item, place), _PART_FIELDS, place, TARGET)
-        part = read(_decode_part, item, place)
-        if texts_only and part.type != "text":
-            raise refuse(f"{place}.type", f"a system prompt is of text in {TARGET}, not of {part.type!r}")
+    for place, part in walk_parts(raw, where, _decode_part, TARGET, texts_only=texts_only):
         block = _encode_part(part, place)
         if block is None:
             continue
@@ -231,8 +159,7 @@ def _encode_content(raw: msgspec.Raw, where: str, *, texts_only: bool = False) -
 def _encode_part(part: _Part, where: str) -> Block | None:
     match part.type:
         case "text" | "refusal":
-            text = part.text if part.type == "text" else part.refusal
-            return {"type": "text", "text": text} if text and text.strip() else None
+            return {"type": "text", "text": part.words} if part.words.strip() else None
         case "image_url" if part.image_url is not None:
             return {"type": "image", "source": _encode_source(part.image_url.url, f"{where}.image_url.url")}
         case "file" if part.file is not None:

@@ -12,27 +12,28 @@ from typing import Any, Final
 
 import msgspec
 
-from forebay.core.errors import InvalidValue
 from forebay.providers.bedrock_media import TARGET, Documents, encode_audio, encode_image
-from forebay.providers.gemini_signatures import MARK
-from forebay.providers.json_edit import NOTHING, UNREADABLE, check_object
-from forebay.providers.strict_fields import check_known, read, read_fields, refuse
+from forebay.providers.chat_messages import (
+    CALL_FIELDS,
+    PART_FIELDS,
+    ChatMessage,
+    ChatPart,
+    Thinking,
+    read_call_id,
+    read_text,
+    refuse_role,
+    walk_calls,
+    walk_messages,
+    walk_parts,
+    walk_thoughts,
+)
+from forebay.providers.strict_fields import refuse
 
 Block = dict[str, Any]
 Message = dict[str, Any]
 
-#: What a message may hold.  `name` says nothing that Converse has a place for; `annotations` come from the
-#: model and mean nothing to it; reasoning without a signature can't go back.
-_MESSAGE_FIELDS: Final = frozenset(
-    {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "annotations", "reasoning_content"}
-    | {"reasoning", "thinking_blocks", "is_error", "cache_control"}
-)
-_PART_FIELDS: Final = frozenset(
-    {"type", "text", "refusal", "image_url", "input_audio", "file", "cache_control"}
-    | {"prompt_cache_breakpoint"}
-)
-#: `index` is of streams, `extra_content` what another provider wants back.
-_CALL_FIELDS: Final = frozenset({"id", "type", "function", "index", "extra_content"})
+_PART_FIELDS: Final = PART_FIELDS | {"input_audio"}
+_CALL_FIELDS: Final = CALL_FIELDS | {"custom"}
 _SAID = re.compile(r"\S")
 
 
@@ -54,10 +55,7 @@ class _Cache(msgspec.Struct, frozen=True):
     ttl: str | None = None
 
 
-class _Part(msgspec.Struct, frozen=True):
-    type: str
-    text: str | None = None
-    refusal: str | None = None
+class _Part(ChatPart, frozen=True):
     image_url: _Image | None = None
     input_audio: _Audio | None = None
     file: _File | None = None
@@ -65,40 +63,12 @@ class _Part(msgspec.Struct, frozen=True):
     prompt_cache_breakpoint: _Cache | None = None
 
 
-class _Function(msgspec.Struct, frozen=True):
-    name: str
-    arguments: str | None = None
-
-
-class _ToolCall(msgspec.Struct, frozen=True):
-    id: str
-    type: str = "function"
-    function: _Function | None = None
-
-
-class _Thinking(msgspec.Struct, frozen=True):
-    type: str
-    thinking: str | None = None
-    signature: str | None = None
-    data: str | None = None
-
-
-class _Message(msgspec.Struct, frozen=True):
-    role: str
-    content: msgspec.Raw = NOTHING
-    tool_calls: list[msgspec.Raw] | None = None
-    tool_call_id: str | None = None
-    refusal: str | None = None
-    thinking_blocks: list[_Thinking] | None = None
-    is_error: bool | None = None
+class _Message(ChatMessage, frozen=True):
     cache_control: _Cache | None = None
 
 
-_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_text = msgspec.json.Decoder(str).decode
 _decode_part = msgspec.json.Decoder(_Part).decode
 _decode_message = msgspec.json.Decoder(_Message).decode
-_decode_call = msgspec.json.Decoder(_ToolCall).decode
 decode_cache = msgspec.json.Decoder(_Cache | None).decode
 
 
@@ -127,10 +97,7 @@ def encode_messages(raw: msgspec.Raw) -> Conversation:
     system: list[Block] = []
     turns: list[tuple[str, list[Block], list[Block]]] = []  # role, results of tools, all else
     documents = Documents()
-    for at, item in enumerate(read(_decode_list, raw, "messages")):
-        where = f"messages[{at}]"
-        check_known(read_fields(item, where), _MESSAGE_FIELDS, where, TARGET)
-        message = read(_decode_message, item, where)
+    for where, message in walk_messages(raw, _decode_message, TARGET):
         if message.role in ("system", "developer"):
             system += _encode_content(message.content, where, documents, texts_only=True)
             continue
@@ -159,60 +126,36 @@ def _encode_message(
         case "tool":
             return "user", _encode_result(message, where, documents), []
         case _:
-            raise refuse(
-                f"{where}.role", f"there is no role {message.role!r} in {TARGET}; functions are tools now"
-            )
+            raise refuse_role(message, where, TARGET)
 
 
 def _encode_assistant(message: _Message, where: str, documents: Documents) -> list[Block]:
-    blocks: list[Block] = []
-    for at, thought in enumerate(message.thinking_blocks or ()):
-        if thought.type == "thinking" and thought.signature and not thought.signature.startswith(MARK):
-            text = {"text": thought.thinking or "", "signature": thought.signature}
-            blocks.append({"reasoningContent": {"reasoningText": text}})
-        elif thought.type == "redacted_thinking" and thought.data:
-            blocks.append({"reasoningContent": {"redactedContent": thought.data}})
-        elif thought.type not in ("thinking", "redacted_thinking"):
-            raise refuse(f"{where}.thinking_blocks[{at}].type", f"{thought.type!r} is no kind of thinking")
+    blocks = [_encode_thought(thought) for thought in walk_thoughts(message, where) if thought.is_signed]
     blocks += _encode_content(message.content, where, documents)
     if message.refusal and _is_said(message.refusal):
         blocks.append({"text": message.refusal})
     blocks += [
-        _encode_call(raw, f"{where}.tool_calls[{at}]") for at, raw in enumerate(message.tool_calls or ())
+        {"toolUse": {"toolUseId": call.id, "name": call.name, "input": call.arguments}}
+        for _, call in walk_calls(message, where, TARGET, _CALL_FIELDS)
     ]
     if message.cache_control is not None:
         mark_cached(blocks, encode_cache_point(message.cache_control, f"{where}.cache_control"))
     return blocks
 
 
-def _encode_call(raw: msgspec.Raw, where: str) -> Block:
-    check_known(read_fields(raw, where), _CALL_FIELDS | {"custom"}, where, TARGET)
-    call = read(_decode_call, raw, where)
-    if call.type != "function" or call.function is None:
-        raise refuse(f"{where}.type", f"{TARGET} knows calls of functions alone, not {call.type!r}")
-    arguments = (call.function.arguments or "").strip() or "{}"
-    try:
-        check_object(arguments)
-    except UNREADABLE:
-        place = f"{where}.function.arguments"
-        raise InvalidValue(f"`{place}` must be a JSON object, in a string", param=place) from None
-    return {
-        "toolUse": {
-            "toolUseId": call.id,
-            "name": call.function.name,
-            "input": msgspec.Raw(arguments.encode()),
-        }
-    }
+def _encode_thought(thought: Thinking) -> Block:
+    if thought.type == "redacted_thinking":
+        return {"reasoningContent": {"redactedContent": thought.data}}
+    text = {"text": thought.thinking or "", "signature": thought.signature}
+    return {"reasoningContent": {"reasoningText": text}}
 
 
 def _encode_result(message: _Message, where: str, documents: Documents) -> list[Block]:
-    if message.tool_call_id is None:
-        place = f"{where}.tool_call_id"
-        raise InvalidValue(f"`{place}` is missing: which call is this the result of?", param=place)
+    call_id = read_call_id(message, where)
     content = _encode_content(message.content, where, documents)
     points = [block for block in content if "cachePoint" in block]
     result: Block = {
-        "toolUseId": message.tool_call_id,
+        "toolUseId": call_id,
         "content": [block for block in content if "cachePoint" not in block],
     }
     if message.is_error:
@@ -230,19 +173,12 @@ def _encode_content(
 ) -> list[Block]:
     """The blocks of a message's `content`, less the blank ones."""
     where = f"{where}.content"
-    content = bytes(raw)
-    if content in (b"", b"null"):
-        return []
-    if content.startswith(b'"'):
-        text = read(_decode_text, raw, where)
+    text = read_text(raw, where)
+    if text is not None:
         return [{"text": text}] if _is_said(text) else []
     blocks = []
-    for at, item in enumerate(read(_decode_list, raw, where)):
-        place = f"{where}[{at}]"
-        check_known(read_fields(item, place), _PART_FIELDS, place, TARGET)
-        part = read(_decode_part, item, place)
-        if texts_only and part.type != "text":
-            raise refuse(f"{place}.type", f"a system prompt is of text in {TARGET}, not of {part.type!r}")
+    parts = walk_parts(raw, where, _decode_part, TARGET, known=_PART_FIELDS, texts_only=texts_only)
+    for place, part in parts:
         block = _encode_part(part, place, documents)
         if block is None:
             continue
@@ -258,8 +194,7 @@ def _encode_content(
 def _encode_part(part: _Part, where: str, documents: Documents) -> Block | None:
     match part.type:
         case "text" | "refusal":
-            text = part.text if part.type == "text" else part.refusal
-            return {"text": text} if text and _is_said(text) else None
+            return {"text": part.words} if _is_said(part.words) else None
         case "image_url" if part.image_url is not None:
             return encode_image(part.image_url.url, f"{where}.image_url.url")
         case "input_audio" if part.input_audio is not None:
