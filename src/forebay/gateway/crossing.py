@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from forebay.core.errors import CallerError, InvalidValue, Untranslatable
-from forebay.core.events import Tokens
+from forebay.core.metering import Around
 from forebay.core.routes import Endpoint, Target
 from forebay.core.translation import (
     BindingTranslator,
@@ -245,14 +245,14 @@ class Crossing:
         return self.inner.tap_meter(crossed, rules, documents, event_max_bytes=event_max_bytes)
 
 
-class CrossingMeter:
+class CrossingMeter(Around):
     """A meter of chat between the two translators of a stream: what it reads is chat, whoever speaks what.
 
     Args:
         secret_parts: of a credential, which are hidden where the stream tells an error.
     """
 
-    __slots__ = ("_caller", "_meter", "_secret_parts", "_target")
+    __slots__ = ("_caller", "_inner", "_secret_parts", "_target")
 
     def __init__(
         self,
@@ -262,46 +262,15 @@ class CrossingMeter:
         caller: StreamTranslator | None,
         secret_parts: Sequence[bytes] = (),
     ) -> None:
+        super().__init__(meter)
+        self._inner = meter
         self._secret_parts = secret_parts
-        self._meter = meter
         self._target = target
         self._caller = caller
 
     @property
-    def content_seen(self) -> bool:
-        return self._meter.content_seen
-
-    @property
-    def tokens(self) -> Tokens | None:
-        return self._meter.tokens
-
-    @property
-    def partial(self) -> Tokens | None:
-        return self._meter.partial
-
-    @property
-    def error(self) -> bytes | None:
-        return self._meter.error
-
-    @property
-    def error_told(self) -> bool:
-        return self._meter.error_told
-
-    @property
     def reading(self) -> Reading | None:
-        return self._meter.reading
-
-    @property
-    def content_events(self) -> int:
-        return self._meter.content_events
-
-    @property
-    def ended_well(self) -> bool:
-        return self._meter.ended_well
-
-    @property
-    def is_done(self) -> bool:
-        return self._meter.is_done
+        return self._inner.reading
 
     def feed(self, data: bytes) -> bytes:
         """What may go out now.  Raises EventTooLarge, UpstreamProtocol."""

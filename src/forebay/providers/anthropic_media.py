@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from forebay.providers.json_edit import NOTHING, UNREADABLE
-from forebay.providers.openai_media import OBJECTS_MAX, measure_run
+from forebay.providers.openai_media import OBJECTS_MAX, measure_run, read_list
 
 _MARK: Final = b'"base64"'
 
@@ -54,20 +54,10 @@ def find_media(body: bytes, *, files: bool = False) -> list[int]:
     kinds = {"image": "image/", "document": "application/pdf"} if files else {"image": "image/"}
     found: list[int] = []
     for message in messages:
-        for block in _read_blocks(bytes(message.content)):
-            held = _read_blocks(bytes(block.content)) if block.type == "tool_result" else [block]
+        for block in read_list(_decode_blocks, message.content):
+            held = read_list(_decode_blocks, block.content) if block.type == "tool_result" else [block]
             found += [size for each in held if (size := _measure(each, kinds.get(each.type)))]
     return found
-
-
-def _read_blocks(content: bytes) -> list[_Block]:
-    """None where the content is a text, or not what it should be."""
-    if not content.startswith(b"["):
-        return []
-    try:
-        return _decode_blocks(content)
-    except UNREADABLE:
-        return []
 
 
 def _measure(block: _Block, media_type: str | None) -> int:

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
-from forebay.core.errors import MissingField
 from forebay.providers.anthropic_answer import AnthropicStream, decode_answer, decode_error
 from forebay.providers.anthropic_content import TARGET, encode_messages
 from forebay.providers.anthropic_tools import encode_tools
 from forebay.providers.anthropic_wire import VERSION, AnthropicWire
+from forebay.providers.chat_request import ChatRequest, keep_said, open_request, read_schema
 from forebay.providers.json_edit import NOTHING
 from forebay.providers.openai_reasoning import settle_effort
-from forebay.providers.strict_fields import check_known, check_refused, read_body, read_top, refuse
+from forebay.providers.strict_fields import read_top, refuse
 from forebay.providers.translation import EVENT_MAX_BYTES, Headers, StreamTranslator
 
 #: Anthropic wants a limit; this one is for requests that name none.  Every Claude since 4 can write so much.
@@ -66,35 +66,16 @@ REFUSED: Final[dict[str, tuple[object, ...]]] = {
 }
 _KNOWN = MAPPED | IDLE | REFUSED.keys()
 
+_NO_FORMAT = f"{TARGET} has no {{}}; say json_schema, with the schema to follow"
 _SERVICE_TIERS = {"auto": "auto", "priority": "auto", "default": "standard_only"}
 #: OpenAI's words for effort; `none` asks for no thinking at all.
 _EFFORTS = {"minimal": "low"} | {level: level for level in ("low", "medium", "high", "xhigh", "max")}
 
 
-class _Schema(msgspec.Struct, frozen=True):
-    description: str | None = None
-    schema: dict[str, msgspec.Raw] | None = None
-
-
-class _Format(msgspec.Struct, frozen=True):
-    type: str
-    json_schema: _Schema | None = None
-
-
-class _Chat(msgspec.Struct, frozen=True):
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    stop: str | list[str] | None = None
-    response_format: _Format | None = None
-    reasoning_effort: str | None = None
-    reasoning: msgspec.Raw = NOTHING
+class _Chat(ChatRequest, frozen=True):
     thinking: msgspec.Raw = NOTHING
     user: str | None = None
     safety_identifier: str | None = None
-    service_tier: str | None = None
     cache_control: msgspec.Raw = NOTHING
 
 
@@ -113,17 +94,12 @@ class ChatToAnthropic:
         self._wire = AnthropicWire()
 
     def encode_request(self, body: bytes, model: str, *, stream: bool) -> bytes:
-        fields = read_body(body)
-        check_known(fields, _KNOWN, "", TARGET)
-        check_refused(fields, REFUSED, "", TARGET)
-        if "messages" not in fields:
-            raise MissingField("the request has no `messages`", param="messages")
+        fields = open_request(body, _KNOWN, REFUSED, TARGET)
         chat = settle_effort(read_top(_decode_chat, body), TARGET)
-        limit = chat.max_tokens if chat.max_completion_tokens is None else chat.max_completion_tokens
         system, messages = encode_messages(fields["messages"])
         request: dict[str, Any] = {
             "model": model,
-            "max_tokens": self._max_tokens_default if limit is None else limit,
+            "max_tokens": self._max_tokens_default if chat.limit is None else chat.limit,
         }
         if system:
             request["system"] = system
@@ -157,16 +133,15 @@ def _encode_sampling(chat: _Chat) -> dict[str, Any]:
         raise refuse(
             "temperature", f"{TARGET} takes 0 to 1, and {chat.temperature:g} would mean another thing"
         )
-    stop = [chat.stop] if isinstance(chat.stop, str) else chat.stop
-    if not all(sequence.strip() for sequence in stop or ()):
+    if not all(sequence.strip() for sequence in chat.stops):
         raise refuse("stop", f"{TARGET} takes no sequence that is empty or blank")
     said = {
         "temperature": chat.temperature,
         "top_p": chat.top_p,
         "top_k": chat.top_k,
-        "stop_sequences": stop or None,
+        "stop_sequences": chat.stops or None,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return keep_said(said)
 
 
 def _encode_output(chat: _Chat) -> dict[str, Any]:
@@ -185,28 +160,12 @@ def _encode_output(chat: _Chat) -> dict[str, Any]:
         result["thinking"] = {"type": "adaptive"}
     if bytes(chat.thinking) not in (b"", b"null"):
         result["thinking"] = chat.thinking
-    wanted = _encode_format(chat.response_format)
+    wanted = read_schema(chat.response_format, _NO_FORMAT)
     if wanted is not None:
-        config["format"] = wanted
+        config["format"] = {"type": "json_schema", "schema": wanted.described}
     if config:
         result["output_config"] = config
     return result
-
-
-def _encode_format(wanted: _Format | None) -> dict[str, Any] | None:
-    if wanted is None or wanted.type == "text":
-        return None
-    if wanted.type != "json_schema":
-        raise refuse(
-            "response_format.type",
-            f"{TARGET} has no {wanted.type!r}; say json_schema, with the schema to follow",
-        )
-    if wanted.json_schema is None or wanted.json_schema.schema is None:
-        raise refuse("response_format.json_schema.schema", "it is missing")
-    schema: dict[str, Any] = dict(wanted.json_schema.schema)
-    if wanted.json_schema.description is not None:
-        schema.setdefault("description", wanted.json_schema.description)
-    return {"type": "json_schema", "schema": schema}
 
 
 def _encode_rest(chat: _Chat) -> dict[str, Any]:

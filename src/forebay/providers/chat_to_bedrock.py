@@ -13,17 +13,17 @@ from urllib.parse import quote
 
 import msgspec
 
-from forebay.core.errors import MissingField, UpstreamCredentials
+from forebay.core.errors import UpstreamCredentials
 from forebay.providers.bedrock_answer import decode_answer, decode_error
 from forebay.providers.bedrock_content import decode_cache, encode_cache_point, encode_messages, mark_cached
 from forebay.providers.bedrock_media import TARGET
 from forebay.providers.bedrock_stream import BedrockStream
 from forebay.providers.bedrock_tools import NULL, encode_tools
+from forebay.providers.chat_request import ChatRequest, keep_said, open_request, read_schema
 from forebay.providers.eventstream import MEDIA_TYPE, EventStreamDocuments
-from forebay.providers.json_edit import NOTHING
 from forebay.providers.openai_reasoning import settle_effort
 from forebay.providers.sigv4 import Scope, parse_credentials, sign_request
-from forebay.providers.strict_fields import check_known, check_refused, read, read_body, read_top, refuse
+from forebay.providers.strict_fields import read, read_top, refuse
 from forebay.providers.translation import EVENT_MAX_BYTES, Headers, StreamTranslator
 
 MAPPED: Final = frozenset(
@@ -64,6 +64,7 @@ _REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d+")
 _SIGNED: Final = frozenset({"host", "content-type"})
 
 _CLAUDE: Final = "anthropic."  #: within the ids of all its models and inference profiles
+_NO_FORMAT: Final = f"{TARGET} has no {{}}; say json_schema, with the schema to follow"
 _SERVICE_TIERS: Final = {
     "auto": None,
     "default": "default",
@@ -76,29 +77,8 @@ NO_EFFORT: Final = "none"
 _EFFORTS: Final = {"minimal": "low"} | {level: level for level in ("low", "medium", "high", "xhigh", "max")}
 
 
-class _Schema(msgspec.Struct, frozen=True):
-    name: str | None = None
-    description: str | None = None
-    schema: dict[str, msgspec.Raw] | None = None
-
-
-class _Format(msgspec.Struct, frozen=True):
-    type: str
-    json_schema: _Schema | None = None
-
-
-class _Chat(msgspec.Struct, frozen=True):
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    stop: str | list[str] | None = None
-    response_format: _Format | None = None
-    reasoning_effort: str | None = None
-    reasoning: msgspec.Raw = NOTHING
+class _Chat(ChatRequest, frozen=True):
     thinking: dict[str, msgspec.Raw] | None = None
-    service_tier: str | None = None
     additional: dict[str, msgspec.Raw] | None = msgspec.field(
         default=None, name="additionalModelRequestFields"
     )
@@ -127,11 +107,7 @@ class ChatToBedrock:
         return ChatToBedrock(answer_id=answer_id)
 
     def encode_request(self, body: bytes, model: str, *, stream: bool) -> bytes:
-        fields = read_body(body)
-        check_known(fields, _KNOWN, "", TARGET)
-        check_refused(fields, REFUSED, "", TARGET)
-        if "messages" not in fields:
-            raise MissingField("the request has no `messages`", param="messages")
+        fields = open_request(body, _KNOWN, REFUSED, TARGET)
         chat = settle_effort(read_top(_decode_chat, body), TARGET)
         conversation = encode_messages(fields["messages"])
         cache = read(decode_cache, fields.get("cache_control", NULL), "cache_control")
@@ -222,14 +198,13 @@ def _encode_inference(chat: _Chat) -> dict[str, Any]:
     for name, value in (("temperature", chat.temperature), ("top_p", chat.top_p)):
         if value is not None and not 0 <= value <= 1:
             raise refuse(name, f"{TARGET} takes 0 to 1, and {value:g} would mean another thing")
-    limit = chat.max_tokens if chat.max_completion_tokens is None else chat.max_completion_tokens
     said = {
-        "maxTokens": limit,
+        "maxTokens": chat.limit,
         "temperature": chat.temperature,
         "topP": chat.top_p,
-        "stopSequences": ([chat.stop] if isinstance(chat.stop, str) else chat.stop) or None,
+        "stopSequences": chat.stops or None,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return keep_said(said)
 
 
 def _encode_output(chat: _Chat) -> dict[str, Any]:
@@ -240,20 +215,13 @@ def _encode_output(chat: _Chat) -> dict[str, Any]:
         if effort not in _EFFORTS:
             raise refuse("reasoning_effort", f"{TARGET} has no effort {effort!r}, but {', '.join(_EFFORTS)}")
         config["effort"] = _EFFORTS[effort]
-    wanted = chat.response_format
-    if wanted is None or wanted.type == "text":
+    wanted = read_schema(chat.response_format, _NO_FORMAT)
+    if wanted is None:
         return config
-    if wanted.type != "json_schema":
-        raise refuse(
-            "response_format.type",
-            f"{TARGET} has no {wanted.type!r}; say json_schema, with the schema to follow",
-        )
-    if wanted.json_schema is None or wanted.json_schema.schema is None:
-        raise refuse("response_format.json_schema.schema", "it is missing")
     schema = {
-        "schema": msgspec.json.encode(wanted.json_schema.schema).decode(),  # as a string, unlike a tool's
-        "name": wanted.json_schema.name,
-        "description": wanted.json_schema.description,
+        "schema": msgspec.json.encode(wanted.schema).decode(),  # as a string, unlike a tool's
+        "name": wanted.name,
+        "description": wanted.description,
     }
     said = {name: value for name, value in schema.items() if value}
     return config | {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": said}}}
@@ -268,7 +236,7 @@ def _encode_additional(chat: _Chat, model: str) -> dict[str, Any]:
             said["thinking"] = {"type": kind}
         elif chat.reasoning_effort == NO_EFFORT:
             raise refuse("reasoning_effort", f"{TARGET} can't keep this model from thinking; leave it out")
-    return {name: value for name, value in said.items() if value is not None} | (chat.additional or {})
+    return keep_said(said) | (chat.additional or {})
 
 
 def _encode_tier(chat: _Chat) -> dict[str, Any] | None:

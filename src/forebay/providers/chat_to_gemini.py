@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from forebay.core.errors import MissingField
 from forebay.providers import gemini_errors
+from forebay.providers.chat_request import ChatRequest, Format, keep_said, open_request, read_schema
 from forebay.providers.gemini_answer import decode_answer
 from forebay.providers.gemini_content import MessageEncoder
 from forebay.providers.gemini_media import TARGET
@@ -26,9 +26,7 @@ from forebay.providers.json_edit import NOTHING
 from forebay.providers.openai_reasoning import settle_effort
 from forebay.providers.strict_fields import (
     check_known,
-    check_refused,
     read,
-    read_body,
     read_fields,
     read_top,
     refuse,
@@ -66,6 +64,7 @@ _EXTENSIONS: Final = {
     "safety_settings": "safetySettings",
     "thinking_config": "thinkingConfig",
 }
+_NO_FORMAT: Final = f"{TARGET} has no {{}}, but text, json_object and json_schema"
 _SERVICE_TIERS: Final = {"auto": None, "default": "standard", "flex": "flex", "priority": "priority"}
 #: OpenAI's words for effort, and Google's levels; `none` is below them all.
 _LEVELS: Final = ("minimal", "low", "medium", "high", "xhigh")
@@ -73,33 +72,13 @@ _LEVELS: Final = ("minimal", "low", "medium", "high", "xhigh")
 _BUDGETS: Final = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24576}
 
 
-class _Schema(msgspec.Struct, frozen=True):
-    description: str | None = None
-    schema: dict[str, msgspec.Raw] | None = None
-
-
-class _Format(msgspec.Struct, frozen=True):
-    type: str
-    json_schema: _Schema | None = None
-
-
-class _Chat(msgspec.Struct, frozen=True):
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    stop: str | list[str] | None = None
+class _Chat(ChatRequest, frozen=True):
     n: int | None = None
     seed: int | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    response_format: _Format | None = None
-    reasoning_effort: str | None = None
-    reasoning: msgspec.Raw = NOTHING
-    service_tier: str | None = None
     extra_body: msgspec.Raw = NOTHING
 
 
@@ -118,11 +97,7 @@ class ChatToGemini:
     is_vertex: bool = False
 
     def encode_request(self, body: bytes, model: str, *, stream: bool) -> bytes:
-        fields = read_body(body)
-        check_known(fields, _KNOWN, "", TARGET)
-        check_refused(fields, REFUSED, "", TARGET)
-        if "messages" not in fields:
-            raise MissingField("the request has no `messages`", param="messages")
+        fields = open_request(body, _KNOWN, REFUSED, TARGET)
         chat = settle_effort(read_top(_decode_chat, body), TARGET)
         encoder = MessageEncoder(model=model, sends_ids=not self.is_vertex, needs_types=self.is_vertex)
         system, contents = encoder.encode(fields["messages"])
@@ -168,13 +143,12 @@ def build_path(base_path: str, model: str, method: str) -> str:
 
 
 def _encode_sampling(chat: _Chat) -> dict[str, Any]:
-    limit = chat.max_tokens if chat.max_completion_tokens is None else chat.max_completion_tokens
     said = {
-        "maxOutputTokens": limit,
+        "maxOutputTokens": chat.limit,
         "temperature": chat.temperature,
         "topP": chat.top_p,
         "topK": chat.top_k,
-        "stopSequences": ([chat.stop] if isinstance(chat.stop, str) else chat.stop) or None,
+        "stopSequences": chat.stops or None,
         "candidateCount": None if chat.n == 1 else chat.n,
         "seed": chat.seed,
         "frequencyPenalty": chat.frequency_penalty,
@@ -182,24 +156,16 @@ def _encode_sampling(chat: _Chat) -> dict[str, Any]:
         "responseLogprobs": chat.logprobs or None,
         "logprobs": chat.top_logprobs if chat.logprobs else None,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return keep_said(said)
 
 
-def _encode_format(wanted: _Format | None) -> dict[str, Any]:
-    if wanted is None or wanted.type == "text":
-        return {}
-    if wanted.type == "json_object":
+def _encode_format(wanted: Format | None) -> dict[str, Any]:
+    if wanted is not None and wanted.type == "json_object":
         return {"responseMimeType": "application/json"}
-    if wanted.type != "json_schema":
-        raise refuse(
-            "response_format.type", f"{TARGET} has no {wanted.type!r}, but text, json_object and json_schema"
-        )
-    if wanted.json_schema is None or wanted.json_schema.schema is None:
-        raise refuse("response_format.json_schema.schema", "it is missing")
-    schema: dict[str, Any] = dict(wanted.json_schema.schema)
-    if wanted.json_schema.description is not None:
-        schema.setdefault("description", wanted.json_schema.description)
-    return {"responseMimeType": "application/json", "responseJsonSchema": schema}
+    schema = read_schema(wanted, _NO_FORMAT)
+    if schema is None:
+        return {}
+    return {"responseMimeType": "application/json", "responseJsonSchema": schema.described}
 
 
 def _encode_thinking(effort: str | None, own: msgspec.Raw | None, model: str) -> msgspec.Raw | dict[str, Any]:

@@ -8,7 +8,8 @@ from forebay.core.errors import UpstreamProtocol
 from forebay.providers.anthropic_chat_usage import NO_MESSAGES_USAGE as NO_USAGE
 from forebay.providers.anthropic_chat_usage import build_messages_usage
 from forebay.providers.anthropic_errors import find_type, wrap_error
-from forebay.providers.json_edit import NOTHING, UNREADABLE, check_object
+from forebay.providers.chat_answer import AnswerMessage, Thought, read_completion
+from forebay.providers.json_edit import UNREADABLE, check_object
 
 Block = dict[str, Any]
 
@@ -21,53 +22,6 @@ _STOP: Final = {
 }
 
 
-class _Function(msgspec.Struct, frozen=True):
-    name: str
-    arguments: str | None = None
-
-
-class _ToolCall(msgspec.Struct, frozen=True):
-    function: _Function
-    id: str | None = None
-
-
-class _Part(msgspec.Struct, frozen=True):
-    type: str
-    text: str | None = None
-
-
-class Thought(msgspec.Struct, frozen=True):
-    """One of `thinking_blocks`, or a piece of one in a stream."""
-
-    type: str = "thinking"
-    index: int = 0
-    thinking: str | None = None
-    signature: str | None = None
-    data: str | None = None
-
-
-class _Message(msgspec.Struct, frozen=True):
-    content: str | list[_Part] | None = None
-    refusal: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    thinking_blocks: list[Thought] | None = None
-    tool_calls: list[_ToolCall] | None = None
-
-
-class _Choice(msgspec.Struct, frozen=True):
-    message: _Message
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None  # vLLM: what stopped it
-
-
-class _Completion(msgspec.Struct, frozen=True):
-    choices: list[_Choice]
-    id: str | None = None
-    model: str | None = None
-    usage: msgspec.Raw = NOTHING
-
-
 class _Error(msgspec.Struct, frozen=True):
     message: str
     type: str | None = None
@@ -77,18 +31,12 @@ class _Envelope(msgspec.Struct, frozen=True):
     error: _Error
 
 
-_decode_completion = msgspec.json.Decoder(_Completion).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 
 
 def encode_answer(body: bytes) -> bytes:
     """A message from a chat completion.  Raises UpstreamProtocol."""
-    try:
-        completion = _decode_completion(body)
-    except UNREADABLE as error:
-        raise UpstreamProtocol(f"The upstream's answer is no chat completion: {error}") from None
-    if not completion.choices:
-        raise UpstreamProtocol("The upstream's answer has no choice.")
+    completion = read_completion(body)
     choice = completion.choices[0]
     answer_id = completion.id or ""
     content = _encode_message(choice.message, answer_id)
@@ -150,11 +98,9 @@ def build_stop(
     return {"stop_reason": reason, "stop_sequence": None}
 
 
-def _encode_message(message: _Message, answer_id: str) -> list[Block]:
+def _encode_message(message: AnswerMessage, answer_id: str) -> list[Block]:
     blocks = _encode_thinking(message)
-    content = message.content
-    if isinstance(content, list):
-        content = "".join(part.text or "" for part in content if part.type == "text")
+    content = message.text
     blocks += [build_text(text) for text in (content, message.refusal) if text]
     for at, call in enumerate(message.tool_calls or ()):
         arguments = (call.function.arguments or "").strip() or "{}"
@@ -172,7 +118,7 @@ def _encode_message(message: _Message, answer_id: str) -> list[Block]:
     return blocks
 
 
-def _encode_thinking(message: _Message) -> list[Block]:
+def _encode_thinking(message: AnswerMessage) -> list[Block]:
     if message.thinking_blocks:
         return [encode_thought(thought) for thought in message.thinking_blocks]
     thought = message.reasoning_content or message.reasoning

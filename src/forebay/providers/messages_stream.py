@@ -6,17 +6,16 @@ the end of the choice.  The end is told when the chat has come to its own; a str
 """
 
 from collections import deque
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from forebay.core.errors import UpstreamProtocol
-from forebay.net.sse import EventSplitter, EventTooLarge, encode_event, parse_event
+from forebay.net.sse import EventTooLarge, encode_event
 from forebay.providers import openai
 from forebay.providers.anthropic_chat_usage import build_delta_usage
-from forebay.providers.json_edit import NOTHING, UNREADABLE
+from forebay.providers.chat_answer import Thought
+from forebay.providers.chat_events import ChatEvents, Choice, Chunk, ChunkCall, ChunkFunction, Delta
 from forebay.providers.messages_answer import (
-    Thought,
     build_stop,
     build_text,
     build_tool_use,
@@ -25,44 +24,6 @@ from forebay.providers.messages_answer import (
     name_call,
     start_message,
 )
-
-_PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
-_EMPTY: Final = frozenset((b"", b"null", b'""', b"{}", b"[]", b"false"))  #: no error, in an event's `error`
-
-
-class _Function(msgspec.Struct, frozen=True):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _ToolCall(msgspec.Struct, frozen=True):
-    index: int = 0
-    id: str | None = None
-    function: _Function | None = None
-
-
-class _Delta(msgspec.Struct, frozen=True):
-    content: str | None = None
-    refusal: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    thinking_blocks: list[Thought] | None = None
-    tool_calls: list[_ToolCall] | None = None
-
-
-class _Choice(msgspec.Struct, frozen=True):
-    delta: _Delta | None = None
-    index: int = 0
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None  # vLLM: what stopped it
-
-
-class _Chunk(msgspec.Struct, frozen=True):
-    choices: list[_Choice] | None = None
-    id: str | None = None
-    model: str | None = None
-    usage: msgspec.Raw = NOTHING
-    error: msgspec.Raw = NOTHING
 
 
 class _Block:
@@ -84,10 +45,7 @@ class _Block:
         self.is_open = False
 
 
-_decode_chunk = msgspec.json.Decoder(_Chunk).decode
-
-
-class MessagesStream:
+class MessagesStream(ChatEvents):
     """One stream on its way; `forebay.core.translation.StreamTranslator`.
 
     Args:
@@ -95,86 +53,33 @@ class MessagesStream:
             tool calls may wait.
     """
 
+    PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
     __slots__ = (
-        "_blocks", "_calls", "_event_max_bytes", "_finish", "_id", "_index", "_is_calling", "_is_over",
-        "_is_refused", "_is_started", "_splitter", "_usage", "_waiting_bytes",
+        "_blocks", "_calls", "_index", "_is_calling", "_is_refused", "_is_started", "_waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, *, event_max_bytes: int) -> None:
-        self._splitter = EventSplitter(event_max_bytes)
-        self._event_max_bytes = event_max_bytes
-        self._id = ""
+        super().__init__(event_max_bytes=event_max_bytes)
         self._blocks: deque[_Block] = (
             deque()
         )  # the one that is being handed on, and those that wait behind it
         self._calls: dict[tuple[str, int], _Block] = {}  # of tools, among the blocks
         self._index = 0  # of the block at the head
         self._waiting_bytes = 0
-        self._usage = NOTHING
-        self._finish: _Choice | None = None
         self._is_started = False
         self._is_calling = False
         self._is_refused = False
-        self._is_over = False  # by the dialect's end, or by an error: nothing follows
 
-    def feed(self, data: bytes) -> bytes:
-        return b"".join(map(self._translate, self._splitter.feed(data)))
+    @property
+    def _is_begun(self) -> bool:
+        return self._is_started
 
-    def finish(self) -> bytes:
-        """The last event, if only its blank line is missing, and the end if the choice has come to one."""
-        rest = self._splitter.finish()
-        try:
-            out = self._translate(rest) if rest else b""
-        except UpstreamProtocol:  # half an event is none
-            out = b""
-        if self._finish is not None and not self._is_over:
-            out += self._end()
-        return out
-
-    def _translate(self, raw: bytes) -> bytes:
-        event = parse_event(raw)
-        data = event.data
-        if self._is_over:
-            return b""
-        if not data:  # a comment keeps a connection alive
-            return _PING if self._is_started and raw.startswith(b":") else b""
-        if data.strip() == b"[DONE]":
-            return self._end()
-        try:
-            chunk = _decode_chunk(data)
-        except UNREADABLE as error:
-            if event.event == "error":
-                return self._fail(
-                    msgspec.Raw(msgspec.json.encode({"message": data.decode("utf-8", "replace")}))
-                )
-            raise UpstreamProtocol(
-                f"The upstream sent an event that is no chunk of a chat: {error}"
-            ) from None
-        if bytes(chunk.error) not in _EMPTY:
-            return self._fail(chunk.error)
-        if event.event == "error":
-            return self._fail(msgspec.Raw(data))
-        if bytes(chunk.usage) not in (b"", b"null"):
-            self._usage = chunk.usage
-        return b"".join(
-            self._start(chunk) + self._continue(choice) for choice in chunk.choices or () if choice.index == 0
-        )
-
-    def _start(self, chunk: _Chunk) -> bytes:
-        if self._is_started:
-            return b""
+    def _start(self, chunk: Chunk) -> bytes:
         self._is_started = True
-        self._id = chunk.id or ""
         return _write("message_start", {"message": start_message(self._id, chunk.model)})
 
-    def _continue(self, choice: _Choice) -> bytes:
-        out = b"" if choice.delta is None or self._finish is not None else self._add_delta(choice.delta)
-        if choice.finish_reason and self._finish is None:
-            self._finish = choice
-            out += self._flush()
-        return out
-
-    def _add_delta(self, delta: _Delta) -> bytes:
+    def _add_delta(self, delta: Delta) -> bytes:
         out = b"".join(map(self._add_thought, delta.thinking_blocks or ()))
         thinking = delta.reasoning_content or delta.reasoning
         if thinking and not delta.thinking_blocks:
@@ -197,9 +102,9 @@ class MessagesStream:
             out += self._add(key, start, {"type": "signature_delta", "signature": thought.signature})
         return out
 
-    def _add_call(self, call: _ToolCall) -> bytes:
+    def _add_call(self, call: ChunkCall) -> bytes:
         self._is_calling = True
-        function = call.function or _Function()
+        function = call.function or ChunkFunction()
         start = build_tool_use(call.id or name_call(self._id, call.index), function.name or "", {})
         piece = (
             {"type": "input_json_delta", "partial_json": function.arguments} if function.arguments else None
@@ -250,7 +155,7 @@ class MessagesStream:
         self._index += 1
         return out
 
-    def _flush(self) -> bytes:
+    def _close_all(self) -> bytes:
         closed = []
         while self._blocks:
             closed.append(self._close())
@@ -260,7 +165,7 @@ class MessagesStream:
         if not self._is_started:  # an end without a beginning
             return b""
         self._is_over = True
-        choice = self._finish or _Choice()
+        choice = self._finish or Choice()
         stop = build_stop(
             choice.finish_reason,
             choice.stop_reason,
@@ -269,7 +174,9 @@ class MessagesStream:
         )
         usage = build_delta_usage(self._usage)
         return (
-            self._flush() + _write("message_delta", {"delta": stop, "usage": usage}) + _write("message_stop")
+            self._close_all()
+            + _write("message_delta", {"delta": stop, "usage": usage})
+            + _write("message_stop")
         )
 
     def _fail(self, raw: msgspec.Raw) -> bytes:

@@ -4,7 +4,8 @@ What counts is where they stand, which a caller's text can't feign: in a part of
 The same letters in a text, a tool or a field that nobody knows are text to whoever counts them.
 """
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -16,6 +17,9 @@ _MARKS: Final = (b";base64,", b'"input_audio"')
 _MARK: Final = b";base64,"
 #: Of both kinds of base64, with its escapes in JSON: `\/`, and `\n` where lines are broken.
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_\\"
+
+
+Item = TypeVar("Item")
 
 
 class MediaFinder(Protocol):
@@ -67,7 +71,7 @@ def find_media(body: bytes, *, files: bool = False) -> list[int]:
         return []
     found: list[int] = []
     for message in messages:
-        for part in _read_parts(bytes(message.content)):
+        for part in read_list(_decode_parts, message.content):
             held = [part.image_url, part.input_audio, part.audio_url, part.video_url]
             if files:
                 held.append(part.file)
@@ -75,12 +79,12 @@ def find_media(body: bytes, *, files: bool = False) -> list[int]:
     return found
 
 
-def _read_parts(content: bytes) -> list[_Part]:
-    """None where the content is a text, or not what it should be."""
-    if not content.startswith(b"["):
+def read_list(decode: Callable[[msgspec.Raw], list[Item]], raw: msgspec.Raw) -> list[Item]:
+    """Nothing where the content is a text, or not what it should be."""
+    if not bytes(raw).startswith(b"["):
         return []
     try:
-        return _decode_parts(content)
+        return decode(raw)
     except UNREADABLE:
         return []
 

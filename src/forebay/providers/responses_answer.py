@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
-from forebay.core.errors import UpstreamProtocol
-from forebay.providers.json_edit import NOTHING, UNREADABLE
-from forebay.providers.messages_answer import Thought, encode_thought
+from forebay.providers.chat_answer import AnswerMessage, Thought, read_completion
+from forebay.providers.json_edit import UNREADABLE
+from forebay.providers.messages_answer import encode_thought
 from forebay.providers.openai_usage import read_usage
 from forebay.providers.responses_content import pack_thoughts
 from forebay.providers.responses_echo import Echo
@@ -23,43 +23,6 @@ _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_
 _DEFAULT_CODE: Final = "server_error"
 
 
-class _Function(msgspec.Struct, frozen=True):
-    name: str
-    arguments: str | None = None
-
-
-class _ToolCall(msgspec.Struct, frozen=True):
-    function: _Function
-    id: str | None = None
-
-
-class _Part(msgspec.Struct, frozen=True):
-    type: str
-    text: str | None = None
-
-
-class _Message(msgspec.Struct, frozen=True):
-    content: str | list[_Part] | None = None
-    refusal: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    thinking_blocks: list[Thought] | None = None
-    tool_calls: list[_ToolCall] | None = None
-
-
-class _Choice(msgspec.Struct, frozen=True):
-    message: _Message
-    finish_reason: str | None = None
-
-
-class _Completion(msgspec.Struct, frozen=True):
-    choices: list[_Choice]
-    id: str | None = None
-    created: int | float | None = None
-    model: str | None = None
-    usage: msgspec.Raw = NOTHING
-
-
 class _Error(msgspec.Struct, frozen=True):
     message: str = "The model failed, and did not say why."
     type: str | None = None
@@ -67,18 +30,12 @@ class _Error(msgspec.Struct, frozen=True):
     code: str | int | None = None
 
 
-_decode_completion = msgspec.json.Decoder(_Completion).decode
 _decode_error = msgspec.json.Decoder(_Error).decode
 
 
 def encode_answer(body: bytes, echo: Echo) -> bytes:
     """A response from a chat completion.  Raises UpstreamProtocol."""
-    try:
-        completion = _decode_completion(body)
-    except UNREADABLE as error:
-        raise UpstreamProtocol(f"The upstream's answer is no chat completion: {error}") from None
-    if not completion.choices:
-        raise UpstreamProtocol("The upstream's answer has no choice.")
+    completion = read_completion(body)
     choice = completion.choices[0]
     answer_id = completion.id or ""
     status, why = find_status(choice.finish_reason)
@@ -162,16 +119,14 @@ def build_call(
     }
 
 
-def _encode_items(message: _Message, answer_id: str, status: str) -> list[Item]:
+def _encode_items(message: AnswerMessage, answer_id: str, status: str) -> list[Item]:
     items: list[Item] = []
     thoughts = message.thinking_blocks or []
     thought = message.reasoning_content or message.reasoning
     thought = thought or "".join(each.thinking or "" for each in thoughts)
     if thought or thoughts:
         items.append(build_reasoning(answer_id, 0, thought, thoughts))
-    content = message.content
-    if isinstance(content, list):
-        content = "".join(part.text or "" for part in content if part.type == "text")
+    content = message.text
     parts = [build_text(content)] if content else []
     parts += [build_refusal(message.refusal)] if message.refusal else []
     if parts or not message.tool_calls:

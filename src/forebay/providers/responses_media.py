@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from forebay.providers.json_edit import NOTHING, UNREADABLE
-from forebay.providers.openai_media import OBJECTS_MAX, measure
+from forebay.providers.openai_media import OBJECTS_MAX, measure, read_list
 
 _MARKS: Final = (b";base64,", b'"input_audio"')
 
@@ -49,17 +49,7 @@ def find_media(body: bytes, *, files: bool = False) -> list[int]:
         return []
     found: list[int] = []
     for item in items:
-        for part in (*_read_parts(bytes(item.content)), *_read_parts(bytes(item.output))):
+        for part in (*read_list(_decode_parts, item.content), *read_list(_decode_parts, item.output)):
             held = [part.image_url, part.input_audio, *([part.file_data] if files else [])]
             found += [size for raw in held if raw is not NOTHING and (size := measure(bytes(raw)))]
     return found
-
-
-def _read_parts(content: bytes) -> list[_Part]:
-    """None where the content is a text, or not what it should be."""
-    if not content.startswith(b"["):
-        return []
-    try:
-        return _decode_parts(content)
-    except UNREADABLE:
-        return []

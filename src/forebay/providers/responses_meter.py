@@ -9,13 +9,12 @@ from typing import Annotated, Final
 import msgspec
 
 from forebay.core.events import Tokens
-from forebay.net.sse import EventSplitter, parse_event
+from forebay.net.sse import parse_event
+from forebay.providers.event_meter import EventMeter
 from forebay.providers.json_edit import NOTHING, UNREADABLE
-from forebay.providers.openai_usage import COUNT_MAX, Reading, part
+from forebay.providers.openai_usage import COUNT_MAX, part
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
-_HELD_MAX_BYTES: Final = 64 * 1024  #: a preamble longer than this is taken for content
-_DELTA: Final = b"event: response.output_text.delta\n"
 #: Nothing of them tells the caller that the model has begun.
 _PREAMBLE: Final = frozenset(
     {
@@ -90,85 +89,25 @@ def _read_usage(raw: msgspec.Raw) -> Tokens | None:
     )
 
 
-class ResponsesMeter:
+class ResponsesMeter(EventMeter):
     """Reads one stream; see the module, and `StreamMeter` for the attributes.
 
     Args:
         event_max_bytes: the largest event that is held while its end has not come.
     """
 
-    __slots__ = (
-        "_deltas", "_held", "_is_last", "_splitter", "_stopped", "content_seen", "error", "error_told",
-        "tokens",
-    )  # fmt: skip
+    DELTA = b"event: response.output_text.delta\n"
+
+    __slots__ = ("tokens",)
 
     def __init__(self, *, event_max_bytes: int) -> None:
-        self._splitter = EventSplitter(event_max_bytes)
-        self._held = b""
-        self._deltas = 0
-        self._stopped = False
-        self._is_last = False  # the last event was the end
-        self.content_seen = False
+        super().__init__(event_max_bytes=event_max_bytes)
         self.tokens: Tokens | None = None
-        self.error: bytes | None = None
-        self.error_told = False
-
-    @property
-    def reading(self) -> Reading | None:
-        """Usage rules are read beside it, by a `ruled_meter.TappedMeter`."""
-        return None
 
     @property
     def partial(self) -> Tokens | None:
         """A response counts nothing before its end."""
         return None
-
-    @property
-    def content_events(self) -> int:
-        """Events that may have brought a token."""
-        return self._deltas
-
-    @property
-    def ended_well(self) -> bool:
-        """Whether the stream came to its end: `response.completed`, or `response.incomplete`."""
-        return self._stopped
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the last that came is the end, so that nothing is to follow."""
-        return self._is_last and not self._splitter.holds_part
-
-    def feed(self, data: bytes) -> bytes:
-        """The bytes to hand on now, `b""` while nothing may go out yet.
-
-        Raises:
-            EventTooLarge: an event outgrew the limit.
-        """
-        return self._absorb(self._splitter.feed(data))
-
-    def finish(self) -> bytes:
-        """The rest, once the answer has ended: a last event without its blank line, a preamble still held."""
-        rest = self._splitter.finish()
-        out = self._absorb([rest]) if rest else b""
-        held, self._held = self._held, b""
-        return held + out
-
-    def _absorb(self, events: list[bytes]) -> bytes:
-        if not events:
-            return b""
-        for raw in events:
-            if self.content_seen and raw.startswith(_DELTA):
-                self._deltas += 1
-                self._is_last = False
-            else:
-                self._look(raw)
-        block = self._held + b"".join(events)
-        if not self.content_seen and len(block) <= _HELD_MAX_BYTES:
-            self._held = block
-            return b""
-        self.content_seen = True
-        self._held = b""
-        return block
 
     def _look(self, raw: bytes) -> None:
         parsed = parse_event(raw)
@@ -203,7 +142,3 @@ class ResponsesMeter:
     def _note_usage(self, response: _Response | None) -> None:
         if response is not None:
             self.tokens = _read_usage(response.usage) or self.tokens
-
-    def _note_error(self, error: bytes, *, told: bool) -> None:
-        if self.error is None:  # the first of the stream counts
-            self.error, self.error_told = error, told

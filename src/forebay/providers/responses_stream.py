@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from forebay.core.errors import UpstreamProtocol
-from forebay.net.sse import EventSplitter, EventTooLarge, encode_event, parse_event
-from forebay.providers.json_edit import NOTHING, UNREADABLE
-from forebay.providers.messages_answer import Thought
+from forebay.net.sse import EventTooLarge, encode_event
+from forebay.providers.chat_answer import Thought
+from forebay.providers.chat_events import ChatEvents, Chunk, ChunkCall, ChunkFunction, Delta
 from forebay.providers.responses_answer import (
     Item,
     Response,
@@ -28,47 +27,7 @@ from forebay.providers.responses_answer import (
 )
 from forebay.providers.responses_echo import Echo
 
-_EMPTY: Final = frozenset((b"", b"null", b'""', b"{}", b"[]", b"false"))  #: no error, in an event's `error`
 _REST_BYTES: Final = 256  #: of an item beside its words
-
-
-class _Function(msgspec.Struct, frozen=True):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _ToolCall(msgspec.Struct, frozen=True):
-    index: int = 0
-    id: str | None = None
-    function: _Function | None = None
-
-
-class _Delta(msgspec.Struct, frozen=True):
-    content: str | None = None
-    refusal: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    thinking_blocks: list[Thought] | None = None
-    tool_calls: list[_ToolCall] | None = None
-
-
-class _Choice(msgspec.Struct, frozen=True):
-    delta: _Delta | None = None
-    index: int = 0
-    finish_reason: str | None = None
-
-
-class _Chunk(msgspec.Struct, frozen=True):
-    choices: list[_Choice] | None = None
-    id: str | None = None
-    created: int | float | None = None
-    model: str | None = None
-    usage: msgspec.Raw = NOTHING
-    error: msgspec.Raw = NOTHING
-
-
-_decode_chunk = msgspec.json.Decoder(_Chunk).decode
-_NO_CHOICE: Final = _Choice()
 
 
 class _Open:
@@ -90,7 +49,7 @@ class _Open:
         self.signed: list[Thought] = []
 
 
-class ResponsesStream:
+class ResponsesStream(ChatEvents):
     """One stream on its way; `forebay.core.translation.StreamTranslator`.
 
     Args:
@@ -98,84 +57,30 @@ class ResponsesStream:
         event_max_bytes: the longest event, read or made: the last one holds the whole response.
     """
 
-    __slots__ = (
-        "_calls", "_echo", "_event_max_bytes", "_finish", "_held_bytes", "_id", "_is_over", "_open",
-        "_output", "_response", "_sequence", "_splitter", "_usage",
-    )  # fmt: skip
+    PING = b":\n\n"
+
+    __slots__ = ("_calls", "_echo", "_held_bytes", "_open", "_output", "_response", "_sequence")
 
     def __init__(self, echo: Echo, *, event_max_bytes: int) -> None:
-        self._splitter = EventSplitter(event_max_bytes)
-        self._event_max_bytes = event_max_bytes
+        super().__init__(event_max_bytes=event_max_bytes)
         self._echo = echo
-        self._id = ""
         self._response: Response | None = None
         self._output: list[Item] = []
         self._open: _Open | None = None  # text, a refusal or thinking
         self._calls: dict[int, _Open] = {}
-        self._finish: str | None = None
-        self._usage = NOTHING
         self._sequence = 0
         self._held_bytes = 0
-        self._is_over = False  # by its last event, or by an error: nothing follows
 
-    def feed(self, data: bytes) -> bytes:
-        return b"".join(map(self._translate, self._splitter.feed(data)))
+    @property
+    def _is_begun(self) -> bool:
+        return self._response is not None
 
-    def finish(self) -> bytes:
-        """The last event, if only its blank line is missing, and the end if the choice has come to one."""
-        rest = self._splitter.finish()
-        try:
-            out = self._translate(rest) if rest else b""
-        except UpstreamProtocol:  # half an event is none
-            out = b""
-        if self._finish is not None and not self._is_over:
-            out += self._end()
-        return out
-
-    def _translate(self, raw: bytes) -> bytes:
-        event = parse_event(raw)
-        data = event.data
-        if self._is_over:
-            return b""
-        if not data:  # a comment keeps a connection alive
-            return b":\n\n" if self._response is not None and raw.startswith(b":") else b""
-        if data.strip() == b"[DONE]":
-            return self._end()
-        try:
-            chunk = _decode_chunk(data)
-        except UNREADABLE as error:
-            if event.event == "error":
-                told = {"message": data.decode("utf-8", "replace")}
-                return self._fail(msgspec.Raw(msgspec.json.encode(told)))
-            raise UpstreamProtocol(
-                f"The upstream sent an event that is no chunk of a chat: {error}"
-            ) from None
-        if bytes(chunk.error) not in _EMPTY:
-            return self._fail(chunk.error)
-        if event.event == "error":
-            return self._fail(msgspec.Raw(data))
-        if bytes(chunk.usage) not in (b"", b"null"):
-            self._usage = chunk.usage
-        return b"".join(
-            self._start(chunk) + self._continue(choice) for choice in chunk.choices or () if choice.index == 0
-        )
-
-    def _start(self, chunk: _Chunk) -> bytes:
-        if self._response is not None:
-            return b""
-        self._id = chunk.id or ""
+    def _start(self, chunk: Chunk) -> bytes:
         self._response = build_response(self._id, chunk.created, chunk.model, self._echo)
         told = {"response": self._response}
         return self._write("response.created", told) + self._write("response.in_progress", told)
 
-    def _continue(self, choice: _Choice) -> bytes:
-        out = b"" if choice.delta is None or self._finish is not None else self._add_delta(choice.delta)
-        if choice.finish_reason and self._finish is None:
-            self._finish = choice.finish_reason
-            out += self._close_all()
-        return out
-
-    def _add_delta(self, delta: _Delta) -> bytes:
+    def _add_delta(self, delta: Delta) -> bytes:
         out = b""
         thinking = delta.reasoning_content or delta.reasoning
         if thinking is None and delta.thinking_blocks:
@@ -228,8 +133,8 @@ class ResponsesStream:
             out += self._write_part("added", part, build_text() if kind == "output_text" else build_refusal())
         return out
 
-    def _add_call(self, call: _ToolCall) -> bytes:
-        function = call.function or _Function()
+    def _add_call(self, call: ChunkCall) -> bytes:
+        function = call.function or ChunkFunction()
         known = self._calls.get(call.index)
         out = b""
         if known is None:
@@ -269,7 +174,7 @@ class ResponsesStream:
             return b""
         if part.kind != "reasoning":
             out = self._end_part(part)
-            part.item["status"] = find_status(self._finish)[0]
+            part.item["status"] = find_status(self._finish_reason)[0]
         else:
             words = "".join(part.pieces)
             out = b""
@@ -278,6 +183,10 @@ class ResponsesStream:
                 out += self._write_part("done", part, {"type": "reasoning_text", "text": words})
             part.item |= build_reasoning(self._id, part.at, words, _join(part.signed))
         return out + self._write("response.output_item.done", {"output_index": part.at, "item": part.item})
+
+    @property
+    def _finish_reason(self) -> str | None:
+        return None if self._finish is None else self._finish.finish_reason
 
     def _close_all(self) -> bytes:
         out = self._close_words() + b"".join(map(self._close_call, self._calls.values()))
@@ -301,7 +210,7 @@ class ResponsesStream:
             return b""
         out = self._close_all()
         self._is_over = True
-        status, why = find_status(self._finish)
+        status, why = find_status(self._finish_reason)
         self._response |= {
             "status": status,
             "incomplete_details": why,

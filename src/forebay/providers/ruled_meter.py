@@ -5,11 +5,12 @@ Rules point into what the target itself said: into its whole answer, and into ea
 counted is corrected by what the rules found.
 """
 
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from forebay.core.events import Tokens
+from forebay.core.metering import Around, Metered
 from forebay.core.usage_rules import UsageRule
 from forebay.net.sse import EventSplitter
 from forebay.providers.json_edit import NOTHING, UNREADABLE
@@ -31,29 +32,6 @@ _decode_whole = msgspec.json.Decoder(_Whole).decode
 _WHOLES: Final = (b'"response"', b'"message"')
 
 
-class Metered(Protocol):
-    """The meter beside which the rules read; `forebay.providers.openai_stream.StreamMeter` explains it."""
-
-    @property
-    def content_seen(self) -> bool: ...
-    @property
-    def tokens(self) -> Tokens | None: ...
-    @property
-    def error(self) -> bytes | None: ...
-    @property
-    def error_told(self) -> bool: ...
-    @property
-    def partial(self) -> Tokens | None: ...
-    @property
-    def content_events(self) -> int: ...
-    @property
-    def ended_well(self) -> bool: ...
-    @property
-    def is_done(self) -> bool: ...
-    def feed(self, data: bytes) -> bytes: ...
-    def finish(self) -> bytes: ...
-
-
 class EventDocuments:
     """The JSON documents in a stream of server-sent events; `forebay.core.translation.DocumentSplitter`."""
 
@@ -70,7 +48,7 @@ class EventDocuments:
         return [read_data(rest)] if rest else []
 
 
-class TappedMeter:
+class TappedMeter(Around):
     """Reads one stream of a target that has usage rules.
 
     Args:
@@ -78,10 +56,10 @@ class TappedMeter:
         documents: finds what the target's own bytes hold.
     """
 
-    __slots__ = ("_documents", "_meter", "_reader")
+    __slots__ = ("_documents", "_reader")
 
     def __init__(self, meter: Metered, rules: tuple[UsageRule, ...], documents: DocumentSplitter) -> None:
-        self._meter = meter
+        super().__init__(meter)
         self._documents = documents
         self._reader = UsageReader(plant(rules))
 
@@ -90,38 +68,6 @@ class TappedMeter:
         """What has come until now says."""
         self._reader.note_tokens(self._meter.tokens)
         return self._reader.finish()
-
-    @property
-    def content_seen(self) -> bool:
-        return self._meter.content_seen
-
-    @property
-    def tokens(self) -> Tokens | None:
-        return self._meter.tokens
-
-    @property
-    def partial(self) -> Tokens | None:
-        return self._meter.partial
-
-    @property
-    def error(self) -> bytes | None:
-        return self._meter.error
-
-    @property
-    def error_told(self) -> bool:
-        return self._meter.error_told
-
-    @property
-    def content_events(self) -> int:
-        return self._meter.content_events
-
-    @property
-    def ended_well(self) -> bool:
-        return self._meter.ended_well
-
-    @property
-    def is_done(self) -> bool:
-        return self._meter.is_done
 
     def feed(self, data: bytes) -> bytes:
         """As the meter does.  Raises EventTooLarge, UpstreamProtocol."""
