@@ -37,6 +37,7 @@ from forebay.app.live_amounts import LiveAmounts
 from forebay.app.quota_server import QuotaServer
 from forebay.app.quota_state import QuotaState
 from forebay.core.events import Finished, Outcome, Tokens, encode_event
+from forebay.gateway.policy.news import News
 from forebay.gateway.repo_signals import SignalRepo
 from forebay.gateway.repos import Repos
 from forebay.ledger.ingest import Ingester
@@ -85,10 +86,11 @@ class Scene:
         self.quota = QuotaServer(
             self.defaults.run_path / "quota.sock", QuotaState(self.defaults.run_path / "quota"), self.clock
         )
+        self.board = BoardServer(self.defaults.run_path / "board.sock")
+        self.news: News | None = None  #: instead of what is on the board
         self.signals = SignalRepo(self.database, self.clock)
         self.live = LiveAmounts(self.signals, self.quota, self.clock)
-        board = BoardServer(self.defaults.run_path / "board.sock")
-        self.engines = EngineWatch(board, EngineProbe(self.clock), self.defaults.run_path)
+        self.engines = EngineWatch(self.board, EngineProbe(self.clock), self.defaults.run_path)
         self.plane = ControlPlane(
             self.watch,
             started=self.watch.config,
@@ -113,13 +115,16 @@ class Scene:
             TenancyRoutes(self.plane, self.repos, self.clock),
             LimitRoutes(self.quota, self.clock, self.live),
             SignalRoutes(self.live, self.signals),
-            ExplainRoutes(self.plane),
+            ExplainRoutes(self.plane, self.read_board),
             FleetRoutes(self.engines),
             self.alerts.routes,
         )
         foreign = OidcDoor(lambda: self.watch.config.control.oidc, self.clock)
         doorkeeper = Doorkeeper(TOKEN, self.repos.tokens, foreign.identify)
         self.app: FastAPI = create_admin_app(parts, self.plane, doorkeeper)
+
+    def read_board(self) -> News:
+        return self.news or self.board.read()
 
     @property
     def saved_path(self) -> Path:

@@ -5,6 +5,7 @@ import http.server
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +19,10 @@ from control_scene import AUTH, TOKEN, Scene
 from forebay.app.supervisor_state import RunState, save_run_state
 from forebay.cli.route import Question, explain_route
 from forebay.cli.terminal import Failure
+from forebay.core.engine_load import EngineLoad, EngineState
 from forebay.core.keys import Rights
+from forebay.gateway.loads import Loads
+from forebay.gateway.policy.news import News, PlaceCount, SaidWord
 from forebay.gateway.tenancy import FOREBAY, NewKey
 
 YAML = """
@@ -154,3 +158,41 @@ def test_the_command_shows_what_the_route_says(scene: Scene, capsys: pytest.Capt
         assert json.loads(capsys.readouterr().out)["priority"] == "batch"
         with pytest.raises(Failure, match="no model `nope`"):
             explain_route(file, replace(question, model="nope"), as_json=False)
+
+
+def test_what_the_board_knows_is_told_and_decides(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    assert scene.plane.snapshot_state is not None
+    replicas = Loads().follow(scene.plane.snapshot_state.snapshot.table, 1).replicas
+    now = time.monotonic()
+    scene.board.publish(
+        [
+            EngineLoad("m@gpu", EngineState.COLD),
+            EngineLoad("m@gpu#2", EngineState.READY, running=12, waiting=3, kv_cache_used=0.5),
+        ]
+    )
+    told = scene.board.read()
+    assert len(told.engines) == 2
+    scene.news = News(
+        counts=(PlaceCount(replicas["m@gpu#2"].id, 7, 900),),
+        words=(SaidWord(replicas["m@cloud"].id, now, now + 40),),
+        engines=told.engines,
+        workers=2,
+    )
+    answer = ask(scene, model="m").json()
+    found = {each["target"]: each for each in answer["candidates"]}
+    assert {target: each["rejected"] for target, each in found.items()} == {
+        "m@gpu": "cold",
+        "m@gpu#2": None,
+        "m@cloud": "busy",
+    }
+    assert found["m@gpu#2"]["requests"] == 7
+    assert found["m@gpu#2"]["engine"]["kv_cache_used"] == 0.5
+    assert found["m@gpu"]["engine"]["running"] is None
+    assert 30 < found["m@cloud"]["retry_after_s"] <= 40
+    with serve(scene):
+        question = Question(
+            model="m", key=None, priority=None, endpoint="chat/completions", tokens=0, needs=(), draw=0.5
+        )
+        assert explain_route(scene.folder / "forebay.yaml", question, as_json=False).value == 0
+    shown = capsys.readouterr().out
+    assert "its engine is not warm yet" in shown

@@ -81,6 +81,14 @@ class BoardServer:
         if len(self._engines) > ENGINES_MAX:
             self._engines = {id: news for id, news in self._engines.items() if news.at > now - ENGINE_STALE_S}
 
+    def read(self) -> News:
+        """All that is known here, of all workers together."""
+        return msgspec.structs.replace(self._merging.read(), engines=self._list_engines())
+
+    def _list_engines(self) -> tuple[EngineNews, ...]:
+        old = self._now() - ENGINE_STALE_S
+        return tuple(news for news in self._engines.values() if news.at > old)
+
     def list_workers(self) -> tuple[str, ...]:
         return tuple(self._connections)
 
@@ -95,9 +103,8 @@ class BoardServer:
         if before is not None and before is not connection:
             before.close()
         self._merging.join(hello.worker)
-        old = self._now() - ENGINE_STALE_S
-        engines = tuple(news for news in self._engines.values() if news.at > old)
-        self._tell(connection, msgspec.structs.replace(self._merging.take(hello.worker), engines=engines))
+        news = self._merging.take(hello.worker)
+        self._tell(connection, msgspec.structs.replace(news, engines=self._list_engines()))
 
     def hear(self, connection: "_WorkerConnection", news: News) -> None:
         """Raises ValueError where a worker says too much."""

@@ -118,7 +118,7 @@ class Control:
             TenancyRoutes(self._plane, repos, clock),
             LimitRoutes(self._quota, clock, live),
             SignalRoutes(live, signals),
-            ExplainRoutes(self._plane),
+            ExplainRoutes(self._plane, self.board.read),
             FleetRoutes(engines),
             self._alerts.routes,
         )

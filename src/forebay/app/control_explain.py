@@ -1,12 +1,15 @@
 """Where a request would go, for the admin API: what a route, a key and a request's needs leave, and why.
 
-It decides by the same pure functions as the workers, over the table that they have, but it knows nothing of
-their loads: every place counts as idle and of unknown speed.  What a worker knows it tells itself, with the
-header `x-forebay-debug: route`.
+It decides by the same pure functions as the workers, over the table that they have, and by the loads that
+they have told the board.  It does not know how fast places are and which a worker has put out of service for
+their failures: that a worker tells itself, with the header `x-forebay-debug: route`.
 """
 
+import time
+from collections.abc import Callable
 from typing import Annotated, Literal
 
+import msgspec
 from fastapi import FastAPI, Query
 from pydantic import Field, StringConstraints
 
@@ -16,17 +19,29 @@ from forebay.app.control_schemas import KeyId, View
 from forebay.core.errors import EndpointForbidden, Forbidden, InvalidValue, ModelNotFound, Overloaded
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import Endpoint, Route, RouteTable
+from forebay.gateway.board import hear_news
 from forebay.gateway.loads import Loads
 from forebay.gateway.policy.explain import Candidate, Explained, explain, explain_barred, explain_listed
 from forebay.gateway.policy.fleet import Fleet, Group, compute_mask
 from forebay.gateway.policy.load import OUTPUT_GUESS
+from forebay.gateway.policy.news import News
 from forebay.gateway.policy.want import Want
 from forebay.providers.translators import can_answer
 
 ModelName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Capability = Literal["tools", "images", "audio", "documents", "json_schema"]
 _ANYONE = KeyEntry(id="", digest=b"", name="", prefix="")
-_NOW = 1e9  #: of a clock by which nothing has happened yet
+
+
+class EngineStateView(View):
+    """What an engine said of itself; null for what it does not say."""
+
+    state: Literal["ready", "cold", "down", "unknown"]
+    age_s: float
+    running: int | None
+    waiting: int | None
+    kv_cache_used: float | None
+    queue_wait_s: float | None
 
 
 class CandidateView(View):
@@ -36,10 +51,16 @@ class CandidateView(View):
     region: str | None
     rank: int | None = Field(description="0 is tried first; null where it is not tried at all.")
     rejected: str | None = Field(
-        description="tier, region, endpoint, capability, window, ejected or busy; null for none of them."
+        description="tier, region, endpoint, capability, window, ejected, busy, cold or down; null for none "
+        "of them."
     )
     why: str = Field(description="The same in words.")
     weight: float | None
+    requests: int | None = Field(description="In flight, of all workers; null where they are not counted.")
+    used: float | None = Field(description="Share of its pool's capacity; null if nobody knows.")
+    engine: EngineStateView | None = Field(description="What its engine said in the last 5 s.")
+    retry_after_s: float | None = Field(description="Until it is asked again, while it is left alone.")
+    quota_used: float | None = Field(description="Used share of its account's quota, as its provider said.")
 
 
 class ExplainedView(View):
@@ -57,10 +78,15 @@ class ExplainedView(View):
 
 
 class ExplainRoutes:
-    """The route over one control plane."""
+    """The route over one control plane.
 
-    def __init__(self, plane: ControlPlane) -> None:
+    Args:
+        read_news: all that workers, engines and providers said of late; nothing by default.
+    """
+
+    def __init__(self, plane: ControlPlane, read_news: Callable[[], News] = News) -> None:
         self._plane = plane
+        self._read_news = read_news
 
     def install(self, app: FastAPI) -> None:
         RouteAdder(app)("GET", "/routes/explain", self.get_explained, "Where a request would go, and why")
@@ -81,7 +107,7 @@ class ExplainRoutes:
         ] = None,
         draw: Annotated[float, Query(ge=0, lt=1, description="The random number that decides.")] = 0.5,
     ) -> ExplainedView:
-        """By the routes in force, as if nothing was in flight and every place was well."""
+        """By the routes in force and the loads that are known here."""
         written = self._plane.snapshot_state
         if written is None:
             raise Overloaded("no snapshot has been written yet", retry_after_s=1)
@@ -91,7 +117,8 @@ class ExplainRoutes:
             tokens + output_tokens, output_tokens, compute_mask(needs or ()), priority or entry.priority
         )
         route = _find_route(snapshot.table, model, endpoint, entry)
-        explained = explain_route(snapshot.table, route, endpoint, entry, want, draw)
+        news = self._read_news()
+        explained = explain_route(snapshot.table, route, endpoint, entry, want, draw, news)
         return ExplainedView(
             model=model,
             key=key,
@@ -106,16 +133,28 @@ class ExplainRoutes:
 
 
 def explain_route(
-    table: RouteTable, route: Route, endpoint: Endpoint, entry: KeyEntry, want: Want, draw: float
+    table: RouteTable,
+    route: Route,
+    endpoint: Endpoint,
+    entry: KeyEntry,
+    want: Want,
+    draw: float,
+    news: News,
 ) -> Explained:
-    """What becomes of such a request where nothing is in flight."""
+    """What becomes of such a request."""
+    now = time.monotonic()
     allowed = [target for target in route.targets if entry.allows_target(target.tier, target.region)]
-    groups = Loads().follow(table, 1).groups.get(route.model, ())
+    loads = Loads()
+    parts = loads.follow(table, 1)
+    loads.commit(parts)
+    hear_news(loads, news, now)
+    loads.sweep(now)
+    groups = parts.groups.get(route.model, ())
     if groups and len(allowed) > 1:
         kept = [group for group in groups if entry.allows_target(group.tier, group.region)]
         able = [group for group in kept if _answers(group, endpoint)]
         fleet = Fleet(able or kept, route.choosing)
-        explained = explain(fleet, want, _NOW, draw, table.attempts_max, kept)
+        explained = explain(fleet, want, now, draw, table.attempts_max, kept)
     else:
         explained = explain_listed(allowed, table.attempts_max)
     explained.candidates.extend(explain_barred(entry, route.targets))
@@ -155,6 +194,7 @@ def _answers(group: Group, endpoint: Endpoint) -> bool:
 
 
 def _show(candidate: Candidate) -> CandidateView:
+    engine = candidate.engine
     return CandidateView(
         target=candidate.target,
         pool=candidate.pool,
@@ -164,4 +204,9 @@ def _show(candidate: Candidate) -> CandidateView:
         rejected=candidate.rejected,
         why=candidate.why,
         weight=candidate.weight,
+        requests=candidate.requests,
+        used=candidate.used,
+        engine=None if engine is None else EngineStateView(**msgspec.structs.asdict(engine)),
+        retry_after_s=candidate.retry_after_s,
+        quota_used=candidate.quota_used,
     )

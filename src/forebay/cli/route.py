@@ -19,6 +19,9 @@ _COLUMNS: Final = (
     Column(title="Pool", rank=2),
     Column(title="Tier", kind="whole", rank=1),
     Column(title="Region", rank=3),
+    Column(title="In flight", align="right", rank=4),
+    Column(title="Used", align="right", rank=5),
+    Column(title="Engine", rank=6),
     Column(title="Why not", kind="prose"),
 )
 
@@ -49,6 +52,13 @@ class Question:
         return urlencode({name: value for name, value in given.items() if value is not None}, doseq=True)
 
 
+class _Engine(msgspec.Struct, kw_only=True):
+    state: str
+    running: int | None
+    waiting: int | None
+    kv_cache_used: float | None
+
+
 class _Candidate(msgspec.Struct, kw_only=True):
     target: str
     pool: str
@@ -57,6 +67,10 @@ class _Candidate(msgspec.Struct, kw_only=True):
     rank: int | None
     rejected: str | None
     why: str
+    requests: int | None
+    used: float | None
+    engine: _Engine | None
+    quota_used: float | None
 
 
 class _Explained(msgspec.Struct, kw_only=True):
@@ -100,5 +114,23 @@ def _make_row(candidate: _Candidate) -> Sequence[str | Cell]:
         candidate.pool,
         candidate.tier,
         candidate.region or "",
+        "" if candidate.requests is None else str(candidate.requests),
+        "" if candidate.used is None else f"{candidate.used:.0%}",
+        _describe_engine(candidate),
         Cell(text=why, style=style),
     )
+
+
+def _describe_engine(candidate: _Candidate) -> str:
+    """What engine or provider said; empty where neither did."""
+    engine = candidate.engine
+    if engine is None:
+        return "" if candidate.quota_used is None else f"{candidate.quota_used:.0%} of its quota"
+    parts = [engine.state]
+    if engine.running is not None:
+        parts.append(f"{engine.running} run")
+    if engine.waiting is not None:
+        parts.append(f"{engine.waiting} wait")
+    if engine.kv_cache_used is not None:
+        parts.append(f"KV {engine.kv_cache_used:.0%}")
+    return ", ".join(parts)

@@ -44,8 +44,7 @@ def route_explain(
 ) -> Outcome:
     """Show which targets a request would be sent to, and why the others are none.
 
-    Asks the Forebay that runs here. It decides as if nothing was in flight; docs/routing.md says how a worker
-    is asked what it knows of loads.
+    Asks the Forebay that runs here. It decides by what its workers, engines and providers said of late.
     """
     from forebay.cli.route import Question, explain_route
 

@@ -94,34 +94,8 @@ class Board:
         self._loads.forget_others(self._now())
 
     def hear(self, news: News) -> None:
-        now = self._now()
-        loads = self._loads
         self._is_heard = True
-        for count in news.counts:
-            loads.set_others(count.place, count.requests, count.tokens, now)
-        for word in news.words:
-            self._hear_word(word, now)
-        for use in news.uses:
-            account = loads.accounts.get(use.account)
-            if account is not None and is_time(use.said_at) and is_time(use.reset_at) and is_time(use.used):
-                account.take_used(use.used, min(use.said_at, now), use.reset_at)
-        for engine in news.engines:
-            if is_time(engine.at):
-                loads.hear_engine(engine.load, min(engine.at, now), now)
-        loads.see_workers(max(1, news.workers))
-        if news.engines:
-            loads.sweep(now)
-
-    def _hear_word(self, said: SaidWord, now: float) -> None:
-        if not is_time(said.said_at) or not is_time(said.retry_at):
-            return
-        said_at, retry_at = min(said.said_at, now), min(said.retry_at, now + WORD_MAX_S)
-        replica = self._loads.by_id.get(said.whose)
-        account = self._loads.accounts.get(said.whose)
-        if replica is not None and replica.word.take(said_at, retry_at):
-            replica.hear(now)
-        elif account is not None and account.word.take(said_at, retry_at):
-            account.settle(now)
+        hear_news(self._loads, news, self._now())
 
     # --- showing --------------------------------------------------------------------------------------------
 
@@ -135,3 +109,33 @@ class Board:
 
 def _find_state(replica: ReplicaLoad) -> EngineState:
     return EngineState.UNKNOWN if replica.engine is None else replica.engine.state
+
+
+def hear_news(loads: Loads, news: News, now: float) -> None:
+    """What the board says counts from now on."""
+    for count in news.counts:
+        loads.set_others(count.place, count.requests, count.tokens, now)
+    for word in news.words:
+        _hear_word(loads, word, now)
+    for use in news.uses:
+        account = loads.accounts.get(use.account)
+        if account is not None and is_time(use.said_at) and is_time(use.reset_at) and is_time(use.used):
+            account.take_used(use.used, min(use.said_at, now), use.reset_at)
+    for engine in news.engines:
+        if is_time(engine.at):
+            loads.hear_engine(engine.load, min(engine.at, now), now)
+    loads.see_workers(max(1, news.workers))
+    if news.engines:
+        loads.sweep(now)
+
+
+def _hear_word(loads: Loads, said: SaidWord, now: float) -> None:
+    if not is_time(said.said_at) or not is_time(said.retry_at):
+        return
+    said_at, retry_at = min(said.said_at, now), min(said.retry_at, now + WORD_MAX_S)
+    replica = loads.by_id.get(said.whose)
+    account = loads.accounts.get(said.whose)
+    if replica is not None and replica.word.take(said_at, retry_at):
+        replica.hear(now)
+    elif account is not None and account.word.take(said_at, retry_at):
+        account.settle(now)

@@ -129,3 +129,9 @@ class Merging:
         for untold in (worker.untold, worker.untold_words, worker.untold_uses):
             untold.clear()
         return News(tuple(counts), tuple(words), tuple(uses), workers=self.size)
+
+    def read(self) -> News:
+        """All that is known, of all workers together."""
+        counts = tuple(PlaceCount(place, *total) for place, total in self._sums.items())
+        words, uses = tuple(self._words.values()), tuple(self._uses.values())
+        return News(counts, words, uses, workers=self.size)
