@@ -113,5 +113,26 @@ def test_a_price_for_what_no_target_counts_is_a_warning(tmp_path: Path) -> None:
     assert (found.key, found.severity) == ("prices.book[0].usd_per_unit.searches", Severity.WARNING)
     assert "did you mean `search`?" in found.hint
     assert problems_of(tmp_path, "unit: searches, pointer: /x", more=PRICED) == ()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "unit"),
+    [
+        ("audio/transcriptions", "audio_seconds"),
+        ("audio/translations", "audio_seconds"),
+        ("audio/speech", "characters"),
+        ("images/generations", "images"),
+        ("images/edits", "images"),
+        ("images/variations", "images"),
+    ],
+)
+def test_units_that_answers_count_by_themselves_may_be_priced(
+    tmp_path: Path, endpoint: str, unit: str
+) -> None:
+    file = write(tmp_path, "unit: other, pointer: /x", more=PRICED.replace("searches", unit))
+    (found,) = check_config(file, {})[1]
+    assert (found.key, found.severity) == (f"prices.book[0].usd_per_unit.{unit}", Severity.WARNING)
+    file.write_text(file.read_text().replace("chat/completions", endpoint))
+    assert check_config(file, {})[1] == ()
     (found,) = problems_of(tmp_path, "class: input, pointer: /x", more=PRICED)
     assert "none" in found.hint

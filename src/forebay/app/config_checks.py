@@ -287,7 +287,7 @@ def _check_copies(data: Mapping[str, Any]) -> Iterator[Found]:
 def _check_prices(data: Mapping[str, Any]) -> Iterator[Found]:
     book = _mapping(data.get("prices")).get("book")
     seen: dict[tuple[str, ...], KeyPath] = {}
-    counted = list_units(target for _, _, target in _targets(data))
+    counted = list_units(data.get("models"), (target for _, _, target in _targets(data)))
     for index, entry in enumerate(book if isinstance(book, list) else ()):
         if not isinstance(entry, Mapping):
             continue

@@ -10,6 +10,7 @@ from forebay.app.config_explain import suggest_hint
 from forebay.app.config_problems import Severity, format_key
 from forebay.app.config_source import KeyPath
 from forebay.core.prices import PART_OF
+from forebay.providers.media_usage import UNIT_OF
 
 Found = tuple[KeyPath, str, str, Severity, bool]
 
@@ -40,17 +41,28 @@ def _error(path: KeyPath, message: str, hint: str) -> Found:
     return path, message, hint, Severity.ERROR, False
 
 
-def list_units(targets: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The units that some rule counts."""
+def list_units(models: object, targets: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The units that some rule counts, or that follow from what a model answers.
+
+    Args:
+        models: of the file.
+    """
+    listed = [
+        endpoint
+        for model in (models.values() if isinstance(models, Mapping) else ())
+        if isinstance(model, Mapping) and isinstance(model.get("endpoints"), list)
+        for endpoint in model["endpoints"]
+    ]
+    own = {unit for endpoint, unit in UNIT_OF.items() if endpoint.value in listed}
     rules = [rule for target in targets if isinstance(target.get("usage"), list) for rule in target["usage"]]
-    return {str(rule["unit"]) for rule in rules if isinstance(rule, Mapping) and "unit" in rule}
+    return own | {str(rule["unit"]) for rule in rules if isinstance(rule, Mapping) and "unit" in rule}
 
 
 def check_priced_units(path: KeyPath, prices: Mapping[str, Any], counted: set[str]) -> Iterator[Found]:
     """A price for what nobody counts charges nothing, which a misspelled name does unseen."""
     for name in prices:
         if name not in counted:
-            hint = suggest_hint(str(name), counted, "the units that `usage` rules of targets count are")
+            hint = suggest_hint(str(name), counted, "the units that are counted are")
             yield (*path, str(name)), "no target counts this unit", hint, Severity.WARNING, False
 
 

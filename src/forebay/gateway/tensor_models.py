@@ -23,6 +23,7 @@ from forebay.core.errors import (
 from forebay.core.routes import Endpoint
 from forebay.gateway.answers import refuse_compressed
 from forebay.gateway.call import Call
+from forebay.gateway.deciding import is_in_service
 from forebay.gateway.dialect import PathDialect
 from forebay.gateway.model import KeyState, RouteState, TargetState
 from forebay.gateway.service import Service
@@ -82,9 +83,7 @@ class TensorModels:
         call.respond(200, _JSON, await self._find_metadata(call, name, route))
 
     def _is_ready(self, target: TargetState) -> bool:
-        if target.problem is not None or not target.answers(Endpoint.INFER):
-            return False
-        return target.load is None or self._loop.time() >= target.load.unfit_until
+        return target.answers(Endpoint.INFER) and is_in_service(target, self._loop.time())
 
     async def _find_metadata(self, call: Call, name: str, route: RouteState) -> bytes:
         """Of the first target that tells it, those that are ready first; no more than a request tries."""

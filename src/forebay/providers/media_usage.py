@@ -19,6 +19,12 @@ Units = tuple[tuple[str, int], ...]
 AUDIO_SECONDS: Final = "audio_seconds"
 CHARACTERS: Final = "characters"
 IMAGES: Final = "images"
+#: What answers of an endpoint count by themselves.
+UNIT_OF: Final = {
+    **dict.fromkeys(AUDIO_READERS, AUDIO_SECONDS),
+    Endpoint.SPEECH: CHARACTERS,
+    **dict.fromkeys((Endpoint.IMAGES, Endpoint.IMAGE_EDITS, Endpoint.IMAGE_VARIATIONS), IMAGES),
+}
 
 
 class _InputDetails(msgspec.Struct, frozen=True):
