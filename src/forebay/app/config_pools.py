@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from forebay.app.config_engines import KINDS, AdapterName, MetricsPlace, WarmUpConfig
+from forebay.app.config_queue import PlaceQueueConfig
 from forebay.app.config_timeouts import TimeoutsConfig
 from forebay.app.config_values import (
     Label,
@@ -241,6 +242,10 @@ class ChoosingConfig(Section):
         description="Share of a tier's capacity in use, from which on a growing share of requests spills to "
         "the next tier; interactive ones a little earlier, batch ones later.",
     )
+    queue: PlaceQueueConfig = Field(
+        default=PlaceQueueConfig(),
+        description="How requests wait where all places that they may use are full.",
+    )
     price_s_per_usd: Annotated[StrictFloat, Field(ge=0, le=1e6, allow_inf_nan=False)] = Field(
         default=0.0,
         description="Seconds of waiting that one USD per million tokens is worth, between pools of a tier; "
@@ -278,9 +283,11 @@ class ChoosingConfig(Section):
             is_adapter: whether the model is a LoRA adapter there.
         """
         waits = self.queue_wait_max_s
+        order = self.order or (Order.LOAD if is_fleet else Order.LISTED)
         return Choosing(
-            order=self.order or (Order.LOAD if is_fleet else Order.LISTED),
             affinity=self.affinity or (Affinity.ADAPTER if is_adapter else Affinity.PREFIX),
+            order=order,
+            queue=self.queue.compile() if order is Order.LOAD else None,
             prefix_bytes=self.prefix_bytes,
             spill_at=self.spill_at,
             price_s_per_usd=self.price_s_per_usd,

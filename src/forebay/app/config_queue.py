@@ -1,4 +1,7 @@
-"""The section `limits.queue` of `forebay.yaml`: how requests may wait for limits that have no room.  Pure."""
+"""The settings of `forebay.yaml` that say how requests wait.  Pure.
+
+For limits that have no room (`limits.queue`), and for places of a model that are all full (`routing.queue`).
+"""
 
 from typing import Annotated
 
@@ -41,11 +44,47 @@ class QueueConfig(Section):
     )
 
     def compile(self) -> QueueRules:
-        waits = self.default_wait_s
-        interactive, standard, batch = (getattr(waits, name) for name in PRIORITIES)
-        return QueueRules(
-            wait_max_s=self.wait_max_s,
-            requests_max=self.requests_max,
-            tenant_requests_max=self.tenant_requests_max,
-            default_wait_s=(interactive, standard, batch),
-        )
+        return _compile(self)
+
+
+class PlaceWaitConfig(Section):
+    """How long requests wait that do not say it themselves."""
+
+    interactive: Wait = Field(default=5.0, description="Of keys of this priority.")
+    standard: Wait = Field(default=30.0, description="Of keys of this priority.")
+    batch: Wait = Field(default=300.0, description="Of keys of this priority.")
+
+
+class PlaceQueueConfig(Section):
+    """How requests wait for a place of their model, in each worker, while all that they may use are full.
+
+    Of models that are chosen by load, and only where `requests_max` or `tokens_max` of all targets is known.
+    """
+
+    requests_max: Annotated[StrictInt, Field(ge=0, le=100_000)] = Field(
+        default=1000,
+        description="Requests of the model that wait at a time in one worker; more are refused. 0: none "
+        "waits, and the last tier keeps what comes.",
+    )
+    tenant_requests_max: Count = Field(
+        default=500, description="Of these, for the same places, those of one project and priority."
+    )
+    wait_max_s: Wait = Field(
+        default=600.0, description="The longest wait, whatever a request asks for with `x-forebay-wait`."
+    )
+    default_wait_s: PlaceWaitConfig = Field(
+        default=PlaceWaitConfig(), description="How long those may wait that have no such header."
+    )
+
+    def compile(self) -> QueueRules | None:
+        return _compile(self) if self.requests_max else None
+
+
+def _compile(queue: QueueConfig | PlaceQueueConfig) -> QueueRules:
+    interactive, standard, batch = (getattr(queue.default_wait_s, name) for name in PRIORITIES)
+    return QueueRules(
+        wait_max_s=queue.wait_max_s,
+        requests_max=queue.requests_max,
+        tenant_requests_max=queue.tenant_requests_max,
+        default_wait_s=(interactive, standard, batch),
+    )

@@ -222,6 +222,7 @@ class Worker:
         await asyncio.sleep(limits.drain_grace_s)
         self._server.stop_accepting()
         self._quota.waits.close()
+        self._service.crowd.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limits.drain_deadline_s
         while loop.time() < deadline:  # an event instead would cost each request

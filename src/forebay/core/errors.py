@@ -273,6 +273,12 @@ class Overloaded(ForebayError):
     code = "gateway_overloaded"
 
 
+class ModelOverloaded(Overloaded):
+    """All places of a model are full, and the request may not wait for one, or not for so long."""
+
+    code = "model_overloaded"
+
+
 class QuotaUnavailable(ForebayError):
     """Nobody can tell what is left of the limits."""
 

@@ -95,6 +95,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     mirror_same: bool | None = None  #: whether both answers held the same, where they were compared
     mirrors_dropped: int = 0  #: copies that this worker dropped since the mirror's last record
     filler_ns: int | None = None  #: from the head's arrival to a filler before the answer
+    queued_ns: int = 0  #: of `duration_ns`, waiting for room in limits and at places; in no table
 
     @property
     def kind(self) -> Kind:

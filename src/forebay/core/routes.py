@@ -131,6 +131,9 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
     prefix_bytes: int = 256  #: of a prompt that count as its beginning
     spill_at: float = 0.8  #: of a tier's capacity, from where on requests spill to the next one
     price_s_per_usd: float = 0.0  #: seconds of waiting that a USD per million tokens is worth
+    queue: QueueRules | None = (
+        None  #: how requests wait where all places are full; None: the last tier keeps all
+    )
     queue_waits_max_s: tuple[float, float, float] = QUEUE_WAITS_S  #: in engines, by class as in `PRIORITIES`
 
 

@@ -9,11 +9,15 @@ from random import random
 
 import msgspec
 
-from forebay.core.errors import CapabilityMissing, ForebayError
-from forebay.core.routes import CAPABILITIES
+from forebay.core.errors import CapabilityMissing, ForebayError, ModelOverloaded
+from forebay.core.routes import CAPABILITIES, Endpoint
+from forebay.gateway.crowd import Crowd
 from forebay.gateway.model import Exchange, RouteState, TargetState
 from forebay.gateway.policy.explain import explain, explain_barred, explain_listed
+from forebay.gateway.policy.fleet import Fleet
 from forebay.gateway.policy.route import choose, choose_first, count_fit
+from forebay.gateway.policy.want import Want
+from forebay.gateway.seating import hold, take_seat
 from forebay.gateway.wants import read_want
 
 DEBUG_HEADER = b"x-forebay-debug"
@@ -29,14 +33,20 @@ class Chooser:
         get_time: the loop's time.
         take_over: reserves what a request needs of the limits of another model that is to go on at a place;
             returns the refusal where that can't be.
+        crowd: where requests wait whose places are full.
         draw: gives random numbers from 0 up to but not including 1.
     """
 
     def __init__(
-        self, get_time: Callable[[], float], take_over: TakeOver, draw: Callable[[], float] = random
+        self,
+        get_time: Callable[[], float],
+        take_over: TakeOver,
+        crowd: Crowd,
+        draw: Callable[[], float] = random,
     ) -> None:
         self._get_time = get_time
         self._take_over = take_over
+        self._crowd = crowd
         self._draw = draw
 
     def prepare(self, exchange: Exchange) -> bool:
@@ -62,9 +72,12 @@ class Chooser:
             CapabilityMissing: no target can do what it needs.
             RateLimited: only another model can, and its limits have no room.
             QuotaUnavailable: likewise, and nobody knows.
+            ModelOverloaded: all places are full, and it may not wait, or not any more.
         """
-        if exchange.plan is None and not self.prepare(exchange):
+        if exchange.plan is None and exchange.turn is None and not self.prepare(exchange):
             return False
+        if exchange.turn is not None:
+            await self._crowd.wait(exchange)
         if self.is_other_first(exchange):
             refusal = await self.find_room(exchange)
             if refusal is not None and not exchange.plan:
@@ -89,6 +102,9 @@ class Chooser:
             want = read_want(exchange, fleet)
             exchange.load_tokens = want.tokens
             first = choose_first(fleet, want, self._get_time(), self._draw())
+            if first is not None and has_queue(exchange, route):
+                self._seat(exchange, route, fleet, want, first)
+                return
             if first is not None:
                 target = exchange.target_state = route.places[first]
                 exchange.plan, exchange.is_plan_whole = (target,), False
@@ -117,6 +133,51 @@ class Chooser:
         exchange.plan, exchange.fallbacks = tuple(targets), tuple(changes)
         exchange.tries.targets_left = len(targets)
         exchange.target_state = targets[0]
+        if has_queue(exchange, route) and not self.is_other_first(exchange):
+            self._seat_or_turn(exchange, route)
+
+    def _seat(self, exchange: Exchange, route: RouteState, fleet: Fleet, want: Want, index: int) -> None:
+        """Gives a request the place that was chosen for it, another one where that is full, or a turn.
+
+        Raises:
+            ModelOverloaded: it may not wait, or not for so long.
+        """
+        now = self._get_time()
+        if self._crowd.is_open(fleet, index, now):
+            take_seat(exchange, route, fleet, index, want, now)
+        else:
+            self._crowd.find_turn(exchange, fleet, want, now)
+
+    def _seat_or_turn(self, exchange: Exchange, route: RouteState) -> None:
+        """The same for one with a whole plan: where it may not wait, a fallback that has room begins."""
+        fleet = route.find_fleet(exchange.endpoint)
+        want = read_want(exchange, fleet)
+        first = exchange.target_state
+        index = next(at for at in fleet.seats if route.places[at] is first)
+        try:
+            self._seat(exchange, route, fleet, want, index)
+        except ModelOverloaded:
+            if not self._begin_elsewhere(exchange):
+                raise
+
+    def _begin_elsewhere(self, exchange: Exchange) -> bool:
+        """Lets the first of the fallbacks begin that has room; False, and nothing is changed, if none has."""
+        plan, now = exchange.plan, self._get_time()
+        assert plan is not None
+        for number, (start, route) in enumerate(exchange.fallbacks):
+            target = plan[start]
+            if has_queue(exchange, route):
+                fleet = route.find_fleet(exchange.endpoint)
+                index = next((at for at in fleet.seats if route.places[at] is target), None)
+                if index is None or not self._crowd.is_open(fleet, index, now):
+                    continue
+            exchange.plan, exchange.target_state = plan[start:], target
+            exchange.fallbacks = tuple((at - start, each) for at, each in exchange.fallbacks[number:])
+            exchange.tries.targets_left = len(plan) - start
+            if target.load is not None:
+                hold(exchange, target, exchange.load_tokens, now)
+            return True
+        return False
 
     async def find_room(self, exchange: Exchange) -> ForebayError | None:
         """Where another model comes next, takes those from the plan whose limits have no room.
@@ -196,4 +257,17 @@ class Chooser:
         else:
             explained = explain_listed([place.target for place in route.targets], limit)
         explained.candidates.extend(barred)
-        return msgspec.json.encode({"model": exchange.model, **msgspec.to_builtins(explained)})
+        told = {"model": exchange.model, **msgspec.to_builtins(explained)}
+        if has_queue(exchange, route):
+            told["queue"] = self._crowd.describe(exchange.model, exchange.key, fleet, want, self._get_time())
+        return msgspec.json.encode(told)
+
+
+def has_queue(exchange: Exchange, route: RouteState) -> bool:
+    """Whether a request waits where all places are full.
+
+    A count of tokens is no work for a place, and a copy for a mirror never waits.
+    """
+    if route.queue is None or exchange.mirror_of:
+        return False
+    return exchange.endpoint is not Endpoint.COUNT_TOKENS

@@ -52,12 +52,15 @@ def build_state(
                 load = parts.replicas.get(target.id)
                 targets[target.id] = _build_target(target, client, cells, read_secret, ways, load)
         places = tuple(targets[target.id] for target in route.targets)
+        groups = parts.groups.get(route.model, ())
+        is_known = all(group.load.has_capacity for group in groups)
         routes[route.model] = RouteState(
             route=route,
             targets=places,
             cells={endpoint: cells.endpoint(route.model, endpoint.value) for endpoint in route.endpoints},
             places=places,
-            groups=parts.groups.get(route.model, ()),
+            groups=groups,
+            queue=route.choosing.queue if groups and is_known else None,
         )
     state = State(
         snapshot=snapshot,

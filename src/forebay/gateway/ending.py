@@ -234,6 +234,7 @@ class Ending:
             None,
             0,
             exchange.filler_ns,
+            exchange.queued_ns,
         )
         if exchange.mirror_of:
             self._recorder.record(_pair(exchange, record))

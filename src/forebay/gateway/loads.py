@@ -203,8 +203,13 @@ class Loads:
 
 
 def is_chosen(route: Route) -> bool:
-    """Whether there is anything to choose by load."""
-    return route.choosing.order is Order.LOAD and len(route.targets) > 1
+    """Whether there is anything to choose by load, or to wait for."""
+    if route.choosing.order is not Order.LOAD:
+        return False
+    is_queued = route.choosing.queue is not None and any(
+        target.requests_max or target.tokens_max for target in route.targets
+    )
+    return len(route.targets) > 1 or is_queued
 
 
 def find_place(target: Target) -> Place:

@@ -89,6 +89,12 @@ class Cells:
         self.internal_errors = self._index[("forebay_internal_errors",)]
         self._waiting = [self._index[("forebay_waiting", priority)] for priority in PRIORITIES]
         self._board = self._index[("forebay_board_connected",)]
+        self._queued = {
+            (model, priority): offset
+            for (family, *labels), offset in self._index.items()
+            if family == "forebay_queue_waiting"
+            for model, priority in [labels]
+        }
         self._overhead = self._index[("forebay_overhead_seconds",)]
 
     def endpoint(self, model: str, endpoint: str) -> EndpointCells:
@@ -128,6 +134,12 @@ class Cells:
     def count_retry(self, result: str) -> None:
         """Counts a retry that was made, or one that was denied."""
         self.cells[self._index[("forebay_retries", result)]] += 1
+
+    def count_queued(self, model: str, priority: str, result: str, waited_s: float | None) -> None:
+        """Counts a request that found all places full, and how long it waited for one; None if not at all."""
+        self.cells[self._index["forebay_queue_waits", model, priority, result]] += 1
+        if waited_s is not None:
+            self._observe(self._index["forebay_queue_wait_seconds", priority], WAIT_S, waited_s)
 
     def count_usage_rule(self, target: str, name: str, result: str) -> None:
         self.cells[self._index[("forebay_usage_rules", target, name, result)]] += 1
@@ -199,6 +211,7 @@ class Cells:
         self.cells[self.memory_held] = 0
         self.tell_waiting([0] * len(PRIORITIES))
         self.tell_board(False, dict.fromkeys(EngineState, 0))
+        self.tell_queued({})
 
     def tell_held(self, in_flight: int, records_waiting: int, memory_held: int) -> None:
         """What this worker has in hand at the moment."""
@@ -216,6 +229,11 @@ class Cells:
         self.cells[self._board] = is_heard
         for state, count in engines.items():
             self.cells[self._index["forebay_places", state.value]] = count
+
+    def tell_queued(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """How many wait for places, by model and class."""
+        for labels, at in self._queued.items():
+            self.cells[at] = counts.get(labels, 0)
 
     def close(self) -> None:
         self.cells.release()

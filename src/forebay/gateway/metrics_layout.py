@@ -113,6 +113,25 @@ FAMILIES = (
         "Copies of requests for mirrors, by what became of them.",
         ("model", "mirror", "result"),
     ),
+    Family(
+        "forebay_queue_waiting",
+        "gauge",
+        "Requests that wait for a place of their model.",
+        ("model", "priority"),
+    ),
+    Family(
+        "forebay_queue_waits",
+        "counter",
+        "Requests that found all places of their model full.",
+        ("model", "priority", "result"),
+    ),
+    Family(
+        "forebay_queue_wait_seconds",
+        "histogram",
+        "How long requests waited for a place, whatever became of them.",
+        ("priority",),
+        WAIT_S,
+    ),
     Family("forebay_records_waiting", "gauge", "Records kept in memory while the disk refuses them.", ()),
     Family("forebay_memory_held_bytes", "gauge", "Counted against gateway.memory_max_bytes.", ()),
     Family("forebay_board_connected", "gauge", "Workers that know the loads of the others.", ()),
@@ -148,6 +167,7 @@ def compute_layout(table: RouteTable) -> Layout:
     pairs = [(route.model, endpoint.value) for route in table.routes for endpoint in route.endpoints]
     pairs.append(("", ""))
     targets = sorted({target.id for route in table.routes for target in route.targets})
+    queued = [route.model for route in table.routes if route.choosing.queue is not None]
     rows: dict[str, list[tuple[str, ...]]] = {
         "forebay_requests": [(*pair, status) for pair in pairs for status in STATUS_CLASSES],
         "forebay_request_duration_seconds": list(pairs),
@@ -165,6 +185,14 @@ def compute_layout(table: RouteTable) -> Layout:
         "forebay_waiting": [(priority,) for priority in PRIORITIES],
         "forebay_waits": [(priority, result) for priority in PRIORITIES for result in WAIT_RESULTS],
         "forebay_wait_seconds": [(priority,) for priority in PRIORITIES],
+        "forebay_queue_waiting": [(model, priority) for model in queued for priority in PRIORITIES],
+        "forebay_queue_waits": [
+            (model, priority, result)
+            for model in queued
+            for priority in PRIORITIES
+            for result in WAIT_RESULTS
+        ],
+        "forebay_queue_wait_seconds": [(priority,) for priority in PRIORITIES],
         "forebay_usage_rules": [
             (*rule, result)
             for rule in sorted(_list_usage_rules(table))

@@ -18,6 +18,7 @@ from forebay.core.errors import (
 from forebay.core.events import Tokens, UsageSource
 from forebay.core.filler import Filler
 from forebay.core.keys import KeyEntry
+from forebay.core.limits import QueueRules
 from forebay.core.routes import Endpoint, Route, Snapshot, Target
 from forebay.gateway.call import Call
 from forebay.gateway.crossing import Crossing
@@ -81,6 +82,9 @@ class RouteState:
     places: tuple[TargetState, ...]  #: all targets of the route, as the members of groups count them
     groups: tuple[Group, ...] = ()  #: of `targets`; none where they are tried in their order
     fleets: dict[Endpoint, Fleet] = field(default_factory=dict)  #: made when they are needed
+    queue: QueueRules | None = (
+        None  #: how requests wait for its places; None where nobody knows when those are full
+    )
 
     def find_fleet(self, endpoint: Endpoint) -> Fleet:
         """The groups that answer an endpoint; all of them if none does, so that a target says so."""
@@ -159,7 +163,8 @@ def _filter_routes(routes: Mapping[str, RouteState], entry: KeyEntry) -> Iterato
                 targets=targets,
                 cells=cells,
                 places=state.places,
-                groups=groups if len(targets) > 1 else (),
+                groups=groups if len(targets) > 1 or state.queue is not None else (),
+                queue=state.queue,
             )
         yield name, state
 
@@ -208,6 +213,7 @@ class Exchange:
     filler: Filler | None = None  #: that the stream began with, and to which the answer is joined
     filler_ns: int | None = None  #: from the head's arrival to it
     deadline = 0.0  #: loop time at which the current attempt ends
+    holds_place = False  #: it is counted at its place already, where no attempt has begun
     first_s = 0.0  #: of the current attempt until its first token, where its target is counted
     first_token_ns: int | None = None
     kept: Collection[Any] = ()  #: leases that it holds while it reserves more for another model
@@ -325,9 +331,12 @@ class Exchange:
                 self._answer_with(route)
         tries.begin_next()
         self.deadline = now + target.target.timeouts.total_s
+        load = target.load
+        if self.holds_place and load is self.load:
+            self.holds_place, self.attempt_at = False, now
+            return
         if self.load is not None:
             self.end_load(now)  # the attempt before this one has failed
-        load = target.load
         if load is not None:
             self.load, self.attempt_at = load, now
             self.load_tokens = self.load_tokens or estimate_tokens(self.body_bytes)

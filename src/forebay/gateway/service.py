@@ -23,6 +23,7 @@ from forebay.core.routes import Endpoint
 from forebay.gateway.attempting import Attempter
 from forebay.gateway.call import Call, CallerGone
 from forebay.gateway.choosing import Chooser
+from forebay.gateway.crowd import Crowd
 from forebay.gateway.deciding import Decider
 from forebay.gateway.ending import DRAINING, Ending, count_estimate, explain_cancel
 from forebay.gateway.intake import Intake
@@ -70,7 +71,8 @@ class Service:
         self.draining = False
         self.memory = Memory(state.snapshot.limits.memory_max_bytes)
         self.intake = Intake(clock, self.memory)
-        self._chooser = Chooser(self._loop.time, Succession(quota).take_over)
+        self.crowd = Crowd(self._loop, self.memory)
+        self._chooser = Chooser(self._loop.time, Succession(quota).take_over, self.crowd)
         self._relay = Relay(clock)
         self._ending = Ending(self._relay, recorder, clock, worker)
         self._count = 0
@@ -186,6 +188,8 @@ class Service:
     def _close(self, exchange: Exchange) -> None:
         self.active.discard(exchange)
         self.memory.held -= exchange.body_bytes + exchange.translated_bytes
+        if exchange.turn is not None:
+            self.crowd.end(exchange)
         if exchange.load is not None:  # first, so that nothing can leave a place fuller than it is
             exchange.end_load(self._loop.time())
         if exchange.reservation is not None:
@@ -204,6 +208,8 @@ class Service:
     def _send_first(self, exchange: Exchange) -> bool:
         """Sends to the first target if a connection to it lies ready."""
         if not self._chooser.prepare(exchange) or self._chooser.is_other_first(exchange):
+            return False
+        if exchange.turn is not None:
             return False
         target = exchange.target_state
         if target.problem is not None or exchange.endpoint not in target.heads:
@@ -288,8 +294,10 @@ class Service:
         self._decider.look_at_budget(self.state.snapshot)
         self.recorder.retry()
         self.quota.sweep()
+        self.crowd.sweep(now)
         self.state.cells.tell_held(len(self.active), self.recorder.waiting, self.memory.held)
         self.state.cells.tell_waiting(self.quota.waits.counts)
+        self.state.cells.tell_queued(self.crowd.waiting)
 
     def cut_all(self) -> int:
         """Ends every request in flight, with an error in its dialect; returns how many."""

@@ -56,10 +56,8 @@ def find_seat(fleet: Fleet, tiers: Sequence[Tier], want: Want, now: float, draw:
 
 def _pick(fleet: Fleet, groups: Sequence[Group], want: Want, now: float, draw: float) -> int:
     """Of groups of one tier that all have room: as any request is sent, but to no replica that is full."""
-    part = Fleet(groups, fleet.choosing)
-    index = choose(part, want, now, draw, 1).order[0]
-    group = next(group for group in part.groups if any(each.index == index for each in group.members))
-    member = next(member for member in group.members if member.index == index)
+    index = choose(Fleet(groups, fleet.choosing), want, now, draw, 1).order[0]
+    group, member = fleet.seats[index]
     if has_place(group, member) or (want.is_sticky and want.affinity is not None):
         return index
     ill = find_unfit(group, now)
@@ -73,11 +71,10 @@ def _is_out(group: Group, now: float) -> bool:
 
 def has_place(group: Group, member: Member) -> bool:
     """Whether one more request may begin at a replica of a group that has room."""
-    most = member.target.requests_max
-    if most is None or group.size == 1:
+    most, load = member.target.requests_max, group.load
+    if most is None or group.size == 1 or not load.requests_max:
         return True
-    whole = sum(each.target.requests_max or 0 for each in group.members)
-    return member.load.requests < ceil(most * group.load.requests_share / whole - TINY)
+    return member.load.requests < ceil(most * load.requests_share / load.requests_max - TINY)
 
 
 def list_eligible(fleet: Fleet, want: Want) -> tuple[Tier, ...]:

@@ -118,6 +118,11 @@ class Fleet:
             self.lacking |= ALL_CAPABILITIES & ~group.capabilities
             self.window_min = min(self.window_min, group.window)
 
+    @cached_property
+    def seats(self) -> dict[int, tuple[Group, Member]]:
+        """By their place among the targets of the route."""
+        return {member.index: (group, member) for group in self.groups for member in group.members}
+
 
 def compute_mask(capabilities: Iterable[str] | None) -> int:
     """A bit for each of `CAPABILITIES`; all of them where nobody said."""
