@@ -172,6 +172,7 @@ def make_request(made: Fleet, size: int = 400, body: bytes = b'{"max_tokens":100
             key=KeyEntry(id="k", digest=b"", name="k", prefix="", limits=names), names_output=True,
             limit_headers="", sent=True, tokens=None, usage_source=UsageSource.NONE, status=200,
             throttles=(), kept=(), dialect=openai, asked_model="", cost_estimate=None, is_uncertain=False,
+            hedged_tokens=0,
         ),
     )  # fmt: skip
 

@@ -112,7 +112,8 @@ def make_request(size: int = 400, body: bytes = b"{}") -> Exchange:
             endpoint=Endpoint.CHAT, body=body, body_bytes=size, model="m", estimate=None, reservation=None,
             key=KeyEntry(id="k", digest=b"", name="k", prefix="", limits=ALL), names_output=True,
             limit_headers="", sent=True, tokens=None, usage_source=UsageSource.NONE, status=200,
-            throttles=(), kept=(), asked_model="", cost_estimate=None, is_uncertain=False, dialect=openai,
+            throttles=(), kept=(), asked_model="", cost_estimate=None, is_uncertain=False,
+            hedged_tokens=0, dialect=openai,
         ),
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ import pytest
 
 from forebay.core.keys import KeyEntry
 from forebay.core.limits import Limit, Measure, Period, WhenAway
-from forebay.core.routes import Affinity, Choosing, Endpoint, Order, Route, Target, Timeouts
+from forebay.core.routes import Affinity, Choosing, Endpoint, GatewayLimits, Order, Route, Target, Timeouts
 from forebay.testing.answers import chunk, sse_head
 from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_key
 from forebay.testing.openai import chat_chunk, error_answer, event, rate_limited, well_behaved
@@ -57,8 +57,10 @@ class Fleet:
         keys: list[KeyEntry] | None = None,
         explains: bool = True,
         quotas: tuple[Limit, ...] = (),
+        limits: GatewayLimits | None = None,
     ) -> None:
-        gateway = GatewayProcess(routes or [self.make_route()], folder=self._folder, keys=keys)
+        routes = routes or (self.make_route(),)
+        gateway = GatewayProcess(routes, folder=self._folder, keys=keys, limits=limits)
         gateway.snapshot = msgspec.structs.replace(
             gateway.snapshot, explains_routes=explains, quotas=quotas, quota_when_away=WhenAway.OPEN
         )

@@ -102,7 +102,8 @@ class Stage:
                 endpoint=Endpoint.CHAT, body=b'{"max_tokens":%d}' % max_tokens, body_bytes=size, model="m",
                 estimate=None, reservation=None, key=entry, names_output=True, limit_headers="", sent=True,
                 tokens=None, usage_source=UsageSource.NONE, status=200, throttles=(), asked_model="",
-                cost_estimate=None, is_uncertain=False, waited_ns=0, queued_ns=0, kept=(), dialect=openai,
+                cost_estimate=None, is_uncertain=False, hedged_tokens=0, waited_ns=0, queued_ns=0,
+                kept=(), dialect=openai,
                 state=SimpleNamespace(cells=cells), call=SimpleNamespace(headers=headers),
             ),
         )  # fmt: skip

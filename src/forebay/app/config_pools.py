@@ -24,7 +24,7 @@ from forebay.app.config_values import (
     TargetUrl,
     Tier,
 )
-from forebay.core.routes import QUEUE_WAITS_S, Affinity, Choosing, FillerRules, Masking, Order, Pool
+from forebay.core.routes import QUEUE_WAITS_S, Affinity, Choosing, FillerRules, Hedge, Masking, Order, Pool
 
 Capability = Literal["tools", "images", "audio", "documents", "json_schema"]
 RequestsAtOnce = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
@@ -215,6 +215,27 @@ class QueueWaitConfig(Section):
     batch: EngineWait = Field(default=QUEUE_WAITS_S[2], description="Of keys of this priority.")
 
 
+class HedgeConfig(Section):
+    """When a request that is late is sent to a second place as well."""
+
+    after_quantile: Annotated[StrictFloat, Field(ge=0.5, le=0.999, allow_inf_nan=False)] = Field(
+        default=0.95,
+        description="A request is late without content after the time in which this share of the latest "
+        "requests of the model had their first token, or their whole answer where it is not streamed.",
+    )
+    after_min_s: SecondsOrZero = Field(default=0.0, description="Seconds before which no request is late.")
+    max_share: Annotated[StrictFloat, Field(gt=0, le=1, allow_inf_nan=False)] = Field(
+        default=0.05,
+        description="Share of the model's requests that may be sent twice; `gateway.retry_budget` holds "
+        "besides.",
+    )
+
+    def compile(self) -> Hedge:
+        return Hedge(
+            after_quantile=self.after_quantile, after_min_s=self.after_min_s, max_share=self.max_share
+        )
+
+
 class ChoosingConfig(Section):
     """How a model's targets are chosen."""
 
@@ -255,6 +276,10 @@ class ChoosingConfig(Section):
         default=QueueWaitConfig(),
         description="How long requests may wait in engines that say so; from half of it on they spill.",
     )
+    hedge: HedgeConfig | None = Field(
+        default=None,
+        description="When a request that is late is sent to a second place as well; null: never.",
+    )
     keep_alive_s: SecondsOrZero | None = Field(
         default=None,
         description="As `gateway.keep_alive_s`, for streams of this model; null: what the gateway says.",
@@ -292,6 +317,7 @@ class ChoosingConfig(Section):
             spill_at=self.spill_at,
             price_s_per_usd=self.price_s_per_usd,
             queue_waits_max_s=(waits.interactive, waits.standard, waits.batch),
+            hedge=None if self.hedge is None else self.hedge.compile(),
         )
 
 

@@ -123,6 +123,14 @@ class Affinity(StrEnum):
 QUEUE_WAITS_S: Final = (1.0, 5.0, 60.0)  #: see `Choosing.queue_waits_max_s`
 
 
+class Hedge(msgspec.Struct, frozen=True, kw_only=True):
+    """When a request that is late is sent to a second place as well."""
+
+    after_quantile: float = 0.95  #: of the times to the first token, or of whole answers
+    after_min_s: float = 0.0  #: but never sooner
+    max_share: float = 0.05  #: of the requests, at most
+
+
 class Choosing(msgspec.Struct, frozen=True, kw_only=True):
     """How a route's targets are chosen."""
 
@@ -134,6 +142,7 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
     queue: QueueRules | None = (
         None  #: how requests wait where all places are full; None: the last tier keeps all
     )
+    hedge: Hedge | None = None  #: None: a request is never at two places
     queue_waits_max_s: tuple[float, float, float] = QUEUE_WAITS_S  #: in engines, by class as in `PRIORITIES`
 
 

@@ -15,6 +15,7 @@ from forebay.gateway.choosing import Chooser
 from forebay.gateway.deciding import Decider, explain_overflow
 from forebay.gateway.dialect import MeasuredView
 from forebay.gateway.ending import Ending
+from forebay.gateway.hedging import Hedger
 from forebay.gateway.memory import Memory
 from forebay.gateway.model import Exchange, TargetState
 from forebay.gateway.policy.attempt import Step
@@ -42,6 +43,7 @@ class Attempter:
         self._monotonic_ns = clock.monotonic_ns
         self._loop = asyncio.get_running_loop()
         self._troubles = TroubleLog(self._loop)
+        self._hedger = Hedger(decider, memory, clock, self.send, self._count_failure)
 
     async def run(self, exchange: Exchange) -> None:
         if not await self._chooser.prepare_whole(exchange):
@@ -62,8 +64,7 @@ class Attempter:
                 answer = await self._attempt(exchange, target)
             except TargetError as error:
                 if error.fault is Fault.TARGET:
-                    self._count_attempt(exchange, good=False)
-                    self._troubles.tell(target.target.id, error)
+                    self._count_failure(exchange, error)
                 step = await self._decider.decide_after_error(exchange, error)
                 if step.is_end:
                     raise
@@ -73,7 +74,8 @@ class Attempter:
                 continue
             if answer is None:
                 return
-            self._count_attempt(exchange, good=False)
+            target = exchange.target_state
+            self._count_failure(exchange)
             step = await self._decider.decide_after_status(exchange, answer)
             if step.is_end:
                 self._ending.finish_answer(exchange, target.secret, explain_overflow(exchange, answer))
@@ -115,6 +117,11 @@ class Attempter:
                 payload = encode_request(exchange, target, self._memory)
                 connection = await self._acquire(exchange, target)
                 self.send(exchange, target, connection, payload)
+                hedge = None if exchange.route is None else exchange.route.hedge
+                if hedge is not None and self._may_hedge(exchange):
+                    connection = None  # the hedger's, until it says which one goes on
+                    connection = await self._hedger.wait(exchange, hedge)
+                    target = exchange.target_state
             if exchange.endpoint is Endpoint.SPEECH:
                 answer = await self._binary.stream(
                     exchange, connection, target.secret, self._ending.finish_stream
@@ -129,6 +136,8 @@ class Attempter:
             load = exchange.load
             if load is not None and load.account is not None and exchange.first_token_ns is None:
                 exchange.hear_quota(self._loop.time())
+            if exchange.connection is not None:
+                connection = exchange.connection
             exchange.connection = None
             if connection is not None:
                 connection.release()
@@ -142,6 +151,10 @@ class Attempter:
         self._count_attempt(exchange, good=True)
         self._ending.finish_answer(exchange, target.secret, answer)
         return None
+
+    def _may_hedge(self, exchange: Exchange) -> bool:
+        """Not what costs much, no copy for a mirror, and no request of which a place was asked already."""
+        return exchange.tries.made == 1 and exchange.endpoint not in MEDIA and not exchange.mirror_of
 
     async def _acquire(self, exchange: Exchange, target: TargetState) -> Connection:
         connection = None if exchange.tries.resent else target.origin.pop_idle()
@@ -185,6 +198,12 @@ class Attempter:
         if answer.status < 300 and (crossing is not None or whole.startswith(exchange.dialect.ERROR_START)):
             answer = self._relay.correct_status(exchange, answer)
         return answer if crossing is None else self._relay.translate(exchange, answer)
+
+    def _count_failure(self, exchange: Exchange, error: TargetError | None = None) -> None:
+        """Counts the current attempt as failed."""
+        self._count_attempt(exchange, good=False)
+        if error is not None:
+            self._troubles.tell(exchange.target_state.target.id, error)
 
     def _count_attempt(self, exchange: Exchange, *, good: bool) -> None:
         target = exchange.target_state

@@ -61,6 +61,7 @@ def build_state(
             places=places,
             groups=groups,
             queue=route.choosing.queue if groups and is_known else None,
+            hedge=route.choosing.hedge if len(places) > 1 else None,
         )
     state = State(
         snapshot=snapshot,

@@ -73,7 +73,9 @@ class Costing:
         cost = self._compute(exchange, target, tokens, exchange.duration_ns, exchange.units)
         if cost is None:
             return reserved
-        return cost if exchange.usage_source is UsageSource.REPORTED else max(cost, reserved)
+        if exchange.usage_source is UsageSource.REPORTED and not exchange.hedged_tokens:
+            return cost
+        return max(cost, reserved)
 
     def _compute(
         self, exchange: Exchange, target: Target, tokens: Tokens, duration_ns: int, units: Units = ()

@@ -68,7 +68,7 @@ class Decider:
 
     async def _choose_step(self, exchange: Exchange, happened: Happened) -> Step:
         is_free = not exchange.sent or happened is Happened.UNTOLD  # no target was asked for nothing
-        step = choose_step(exchange.tries, happened, has_budget=is_free or self._has_room(exchange))
+        step = choose_step(exchange.tries, happened, has_budget=is_free or self.has_room(exchange))
         if step is Step.NEXT and exchange.fallbacks:
             await self._chooser.find_room(exchange)
             step = Step.NEXT if exchange.tries.has_alternative else Step.STOP
@@ -84,7 +84,16 @@ class Decider:
         self.budget.spend()
         exchange.state.cells.count_retry("made")
 
-    def _has_room(self, exchange: Exchange) -> bool:
+    def find_next(self, exchange: Exchange) -> TargetState | None:
+        """The place that comes next, of the same model; None where there is none."""
+        tries, route = exchange.tries, exchange.route
+        assert route is not None
+        if not tries.has_alternative or any(at == tries.made for at, _ in exchange.fallbacks):
+            return None
+        return (route.targets if exchange.plan is None else exchange.plan)[tries.made]
+
+    def has_room(self, exchange: Exchange) -> bool:
+        """Whether the budget has room for one more attempt of a request."""
         return self.look_at_budget(exchange.state.snapshot)
 
     def look_at_budget(self, snapshot: Snapshot) -> bool:

@@ -236,6 +236,10 @@ class Ending:
             exchange.filler_ns,
             exchange.queued_ns,
         )
+        if exchange.hedged:
+            record = msgspec.structs.replace(
+                record, hedged=exchange.hedged, hedged_tokens=exchange.hedged_tokens
+            )
         if exchange.mirror_of:
             self._recorder.record(_pair(exchange, record))
             return

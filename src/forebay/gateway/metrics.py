@@ -131,6 +131,10 @@ class Cells:
         if waited_s is not None:
             self._observe(self._index[("forebay_wait_seconds", priority)], WAIT_S, waited_s)
 
+    def count_hedge(self, model: str, result: str) -> None:
+        """Counts a request that was late."""
+        self.cells[self._index[("forebay_hedges", model, result)]] += 1
+
     def count_retry(self, result: str) -> None:
         """Counts a retry that was made, or one that was denied."""
         self.cells[self._index[("forebay_retries", result)]] += 1

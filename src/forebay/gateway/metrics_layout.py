@@ -83,6 +83,12 @@ FAMILIES = (
     ),
     Family("forebay_attempts", "counter", "Attempts at a target by result.", ("target", "result")),
     Family(
+        "forebay_hedges",
+        "counter",
+        "Requests that were late: what became of the second attempt, or that there was none.",
+        ("model", "result"),
+    ),
+    Family(
         "forebay_retries",
         "counter",
         "Attempts beyond requests' first that were made, or denied as the budget of retries was spent.",
@@ -143,6 +149,8 @@ DURATION_SUM, OVERHEAD_SUM = len(DURATION_S) + 1, len(OVERHEAD_S) + 1  #: where 
 #: Of a prompt; of an answer whose request named no length; of one that did, which is no more than a bound.
 ESTIMATE_TYPES = ("input", "output", "output_named")
 ESTIMATE_SOURCES = ("estimated", "reported")
+#: Of second attempts: it answered, the first did, it failed; denied by the share or the budget.
+HEDGE_RESULTS = ("won", "lost", "failed", "denied")
 RETRY_RESULTS = ("made", "denied")
 REFUSALS = ("unauthenticated", "unknown_url", "method_not_allowed", "ledger_unwritable")
 
@@ -180,6 +188,12 @@ def compute_layout(table: RouteTable) -> Layout:
             for source in ESTIMATE_SOURCES
         ],
         "forebay_attempts": [(target, result) for target in targets for result in ("ok", "failed")],
+        "forebay_hedges": [
+            (route.model, result)
+            for route in table.routes
+            if route.choosing.hedge is not None
+            for result in HEDGE_RESULTS
+        ],
         "forebay_retries": [(result,) for result in RETRY_RESULTS],
         "forebay_places": [(state.value,) for state in EngineState],
         "forebay_waiting": [(priority,) for priority in PRIORITIES],

@@ -19,7 +19,7 @@ from forebay.core.events import Tokens, UsageSource
 from forebay.core.filler import Filler
 from forebay.core.keys import KeyEntry
 from forebay.core.limits import QueueRules
-from forebay.core.routes import Endpoint, Route, Snapshot, Target
+from forebay.core.routes import Endpoint, Hedge, Route, Snapshot, Target
 from forebay.gateway.call import Call
 from forebay.gateway.crossing import Crossing
 from forebay.gateway.dialect import Dialect as Dialect
@@ -81,6 +81,7 @@ class RouteState:
     cells: Mapping[Endpoint, EndpointCells]
     places: tuple[TargetState, ...]  #: all targets of the route, as the members of groups count them
     groups: tuple[Group, ...] = ()  #: of `targets`; none where they are tried in their order
+    hedge: Hedge | None = None  #: of a route with several targets
     fleets: dict[Endpoint, Fleet] = field(default_factory=dict)  #: made when they are needed
     queue: QueueRules | None = (
         None  #: how requests wait for its places; None where nobody knows when those are full
@@ -165,6 +166,7 @@ def _filter_routes(routes: Mapping[str, RouteState], entry: KeyEntry) -> Iterato
                 places=state.places,
                 groups=groups if len(targets) > 1 or state.queue is not None else (),
                 queue=state.queue,
+                hedge=state.hedge if len(targets) > 1 else None,
             )
         yield name, state
 
@@ -220,6 +222,8 @@ class Exchange:
     is_filler_due = True  #: there may still be one
     key: KeyEntry | None = None
     guessed_units: tuple[tuple[str, int], ...] = ()  #: that it will cost, where a limit wants to know
+    hedged = ""  #: id of the target that was asked at the same time, and did not answer
+    hedged_tokens = 0  #: prompt tokens that it may have cost, by estimate
     is_binary = False  #: its stream is no text, so that no error can be told inside it
     keeps_answer = False  #: it is to be compared
     is_cleared = False  #: what was counted against `blamed` was taken back

@@ -85,5 +85,7 @@ class Needs:
         if lease.is_even:  # a sum will do, as for most
             tokens = Tokens(input=tokens.input_total, output=tokens.output_total)
         used = count_tokens(lease, tokens)
+        if exchange.hedged_tokens:
+            used += count_tokens(lease, Tokens(input=exchange.hedged_tokens, output=0))
         # What nobody counted is never refunded: it may have been as much as was reserved.
         return used if exchange.usage_source is UsageSource.REPORTED else max(used, reserved)

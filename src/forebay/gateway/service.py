@@ -214,6 +214,8 @@ class Service:
         target = exchange.target_state
         if target.problem is not None or exchange.endpoint not in target.heads:
             return False
+        if exchange.route is not None and exchange.route.hedge is not None:
+            return False  # it may need a second attempt while the first goes on
         # First: a request that can't be sent costs no connection.
         dialect, model = exchange.dialect, target.target.model
         payload = dialect.encode_request(exchange.body, exchange.view, exchange.endpoint, model)

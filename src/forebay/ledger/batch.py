@@ -24,13 +24,15 @@ SMALL_MAX = 2**31 - 1
 
 _RANGES = (
     (0, SMALL_MAX, ("status", "attempts", "worker", "mirrors_dropped")),
-    (0, NUMBER_MAX, ("request_bytes", "answer_bytes", *(f"tokens.{n}" for n in Tokens.__struct_fields__))),
+    (0, NUMBER_MAX, ("request_bytes", "answer_bytes", "hedged_tokens")),
+    (0, NUMBER_MAX, tuple(f"tokens.{n}" for n in Tokens.__struct_fields__)),
     # Differences of clock readings may come out below zero.
     (-NUMBER_MAX, NUMBER_MAX, ("first_token_ns", "duration_ns", "overhead_ns", "filler_ns")),
 )
 _TEXTS = (
     *("request_id", "key", "project", "team", "endpoint", "model", "target", "pool", "tier"),
     *("route_hash", "error", "experiment", "variant", "region", "version", "asked_model", "mirror_of"),
+    "hedged",
 )
 # Each record passes here, so a group of fields is fetched by one call in C.
 _GROUPS = tuple((low, high, names, attrgetter(*names)) for low, high, names in _RANGES)

@@ -1,4 +1,4 @@
-"""Mirrors apart from the requests of callers, in the records and in all totals; and fillers, in records."""
+"""Mirrors apart from the requests of callers, in records and all totals; fillers and hedges, in records."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -28,6 +28,8 @@ def upgrade() -> None:
         sa.Column("mirror_same", sa.Boolean()),
         sa.Column("mirrors_dropped", sa.Integer(), nullable=False, server_default="0"),
         sa.Column("filler_ns", sa.BigInteger()),
+        sa.Column("hedged", sa.Text(), nullable=False, server_default=""),
+        sa.Column("hedged_tokens", sa.BigInteger(), nullable=False, server_default="0"),
     ):
         op.add_column("ledger_events", column)
     # Of a time, mirrors are few among the records, and a comparison looks for them alone.
