@@ -31,9 +31,7 @@ from forebay.net.turn import Turn
 #: Bytes held for a slow reader before reading from the socket stops.  What is read by then comes on top:
 #: 256 KiB, over TLS twice that.
 READ_HIGH_WATER = 256 * 1024
-
 WAITING_MAX_BYTES = 16 * 1024  #: of a body that waits for the end of the turn; a larger one is sent at once
-
 NOTHING, SOME, ALL = 0, 1, 2  #: what the waiter waits for
 FRESH, POOLED, REUSED = 0, 1, 2  #: where a connection is: never pooled, in the pool, taken out of it
 
@@ -60,34 +58,10 @@ class Connection(Answer, asyncio.Protocol):
     """An open connection.  Use: `send`, then `some` or `all`, then `release` or `abort`, once."""
 
     __slots__ = (
-        "_argument",
-        "_awaiting",
-        "_callback",
-        "_clock",
-        "_drained",
-        "_error",
-        "_home",
-        "_loop",
-        "_poll",
-        "_request_bytes",
-        "_sending",
-        "_transport",
-        "_turn",
-        "_unsent",
-        "_waiter",
-        "busy",
-        "content_seen",
-        "first_at",
-        "idle_s",
-        "idle_until",
-        "keep_s",
-        "last_at",
-        "paused",
-        "place",
-        "reuse_until",
-        "sent_ns",
-        "total_at",
-        "trusted",
+        "_argument", "_awaiting", "_callback", "_clock", "_drained", "_error", "_home", "_loop", "_poll",
+        "_request_bytes", "_sending", "_transport", "_turn", "_unsent", "_waiter", "busy", "content_seen",
+        "first_at", "idle_s", "idle_until", "keep_s", "last_at", "paused", "place", "reuse_until", "sent_ns",
+        "total_at", "trusted",
     )  # fmt: skip
 
     def __init__(self, home: Home) -> None:
