@@ -19,6 +19,6 @@ def test_events_are_inserted_by_name_where_the_driver_takes_names() -> None:
 def test_totals_are_added_up_by_the_database() -> None:
     dialect = postgresql.dialect()
     statement = str(_make_upsert(dialect, usage_hourly).compile(dialect=dialect))
-    place = "hour, team, project, key_id, model, pool, tier, region, version, experiment, variant, is_other"
-    assert f"ON CONFLICT ({place}) DO UPDATE SET " in statement
+    place = "hour, team, project, key_id, model, pool, tier, region, kind, version"
+    assert f"ON CONFLICT ({place}, experiment, variant, is_other) DO UPDATE SET " in statement
     assert "ledger_usage_hourly.tokens_input + excluded.tokens_input" in statement
