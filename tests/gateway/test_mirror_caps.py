@@ -1,5 +1,7 @@
 """Mirrors under pressure: every cap holds, and what is above it is dropped, counted and missed by nobody."""
 
+import json
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -259,6 +261,40 @@ def test_a_drain_cuts_copies_at_once_and_records_them(tmp_path: Path) -> None:
         mirror.gate.open()
 
 
+def test_no_copy_goes_out_that_could_not_be_recorded(tmp_path: Path) -> None:
+    first, mirror = Side(), Side()
+    with first.upstream, mirror.upstream:
+        routes = make_routes(first.upstream.url, mirror.upstream.url)
+        with GatewayProcess(routes, folder=tmp_path) as worker:
+            scene = Scene(worker, first, mirror)
+            shutil.rmtree(tmp_path / "ledger")
+            (tmp_path / "ledger").write_text("a file where the folder was")
+            for _ in range(3):
+                scene.ask("few")
+            scene.wait_count("few", "records_unwritable", 3)
+            assert not mirror.upstream.requests
+            (tmp_path / "ledger").unlink()
+            worker.until(lambda: worker.metric("forebay_records_waiting") == 0)
+            assert scene.wait_copy(scene.ask("few")).mirrors_dropped == 3
+
+
+def test_a_worker_that_is_killed_owes_nothing(tmp_path: Path) -> None:
+    first, mirror = Side(), Side()
+    mirror.gate = Gate()
+    with first.upstream, mirror.upstream:
+        routes = make_routes(first.upstream.url, mirror.upstream.url)
+        with GatewayProcess(routes, folder=tmp_path) as worker:
+            asked = Scene(worker, first, mirror).ask("few")
+            mirror.upstream.wait_requests(1)
+            worker.kill()
+            assert [record.request_id for record in worker.records()] == [asked]
+        mirror.gate.open()
+        with GatewayProcess(routes, folder=tmp_path) as worker:
+            scene = Scene(worker, first, mirror)
+            assert scene.wait_copy(scene.ask("few")).status == 200
+            assert len(worker.records()) == 3, "none for the copy that was cut"
+
+
 # --- alone --------------------------------------------------------------------------------------------------
 
 
@@ -307,6 +343,12 @@ def test_results_are_compared_by_what_they_say(
     assert (found == compute_digest(endpoint, other)) is is_same
 
 
+@given(results=st.recursive(st.none() | st.integers() | st.floats() | st.text(), st.lists))
+def test_a_digest_is_made_of_whatever_comes(results: object) -> None:
+    body = json.dumps({"data": results}).encode()
+    assert compute_digest(Endpoint.SCORE, body) == compute_digest(Endpoint.SCORE, body)
+
+
 @pytest.mark.parametrize(
     ("endpoint", "body"),
     [
@@ -314,6 +356,7 @@ def test_results_are_compared_by_what_they_say(
         (Endpoint.INFER, b'{"outputs":[]}\x00\x01'),
         (Endpoint.INFER, b'{"error":"x"}'),
         (Endpoint.SCORE, b"[]"),
+        (Endpoint.SCORE, b'{"data":' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
         (Endpoint.EMBEDDINGS, b'{"data":[' + b" " * COMPARED_BYTES_MAX + b"]}"),
     ],
 )

@@ -98,7 +98,7 @@ class Mirrors:
             names = route.model, mirror.model
             ticket = _Ticket(self._lanes.setdefault(names, Lane(*names)), mirror, number)
             if mirror.at_once:
-                self._offer(exchange, ticket)
+                self._loop.call_soon(self._offer, exchange, ticket, self._loop.time())
             else:
                 exchange.mirrors = (*exchange.mirrors, ticket)
                 exchange.keeps_answer = endpoint in COMPARED
@@ -106,26 +106,29 @@ class Mirrors:
     def follow(self, exchange: Exchange) -> None:
         """Copies a request that has ended, if a target has seen it and its caller did not leave."""
         if exchange.sent and not exchange.left:
-            for ticket in exchange.mirrors:
-                self._offer(exchange, ticket)
+            for ticket in exchange.mirrors:  # in the next turn: first of all the answer goes out
+                self._loop.call_soon(self._offer, exchange, ticket, self._loop.time())
 
-    def _offer(self, exchange: Exchange, ticket: _Ticket) -> None:
-        refusal = self._find_refusal(exchange, ticket)
+    def _offer(self, exchange: Exchange, ticket: _Ticket, asked_at: float) -> None:
+        lane, now = ticket.lane, self._loop.time()
+        is_late = now - asked_at > LAG_MAX_S
+        refusal = "gateway_busy" if is_late else self._find_refusal(exchange, ticket, now)
         copy = None if refusal else self._copy(exchange, ticket)
         if copy is None:
-            self._drop(ticket.lane, exchange, refusal or "barred")
-        else:
-            self._memory.held += copy.exchange.body_bytes
-            self._loop.call_soon(self._enter, ticket.lane, copy, self._loop.time())
+            self._drop(lane, exchange, refusal or "barred")
+            return
+        self._memory.held += copy.exchange.body_bytes
+        lane.waiting.append((copy, now + copy.mirror.timeout_s))
+        self._start(lane)
 
-    def _find_refusal(self, exchange: Exchange, ticket: _Ticket) -> str:
+    def _find_refusal(self, exchange: Exchange, ticket: _Ticket, now: float) -> str:
         if self._closed:
             return "ended"
         if self._recorder.is_full or self._recorder.waiting:
             return "records_unwritable"
         size, requests = len(exchange.body), self._requests_memory
         workers = exchange.state.snapshot.quota_workers
-        refusal = ticket.lane.find_refusal(ticket.mirror, size, workers, self._loop.time())
+        refusal = ticket.lane.find_refusal(ticket.mirror, size, workers, now)
         if refusal:
             return refusal
         self._memory.max_bytes = requests.max_bytes // MEMORY_PART
@@ -193,14 +196,6 @@ class Mirrors:
         return self._routes[names]
 
     # --- copies ---------------------------------------------------------------------------------------------
-
-    def _enter(self, lane: "Lane[_Copy]", copy: _Copy, offered_at: float) -> None:
-        now = self._loop.time()
-        if self._closed or now - offered_at > LAG_MAX_S:
-            self._forget(lane, copy, "ended" if self._closed else "gateway_busy")
-            return
-        lane.waiting.append((copy, now + copy.mirror.timeout_s))
-        self._start(lane)
 
     def _start(self, lane: "Lane[_Copy]") -> None:
         """Sends what waits, as far as there is room."""
