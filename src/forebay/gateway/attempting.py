@@ -96,11 +96,10 @@ class Attempter:
                 exchange.tries.resent = True
                 answer = await self._attempt(exchange, target)
         except TargetError as error:
-            self._count_attempt(exchange, good=False)
-            self._troubles.tell(target.target.id, error)
+            self._count_failure(exchange, error)
             raise
         if answer is not None:
-            self._count_attempt(exchange, good=False)
+            self._count_failure(exchange)
             self._ending.finish_answer(exchange, target.secret, answer)
 
     async def _attempt(self, exchange: Exchange, target: TargetState) -> Answer | None:
