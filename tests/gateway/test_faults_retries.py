@@ -15,7 +15,7 @@ from forebay.core.events import Outcome
 from forebay.core.routes import Choosing, Endpoint, RouteTable, Timeouts
 from forebay.testing.answers import chunk, json_answer, last_chunk, sse_answer, sse_head
 from forebay.testing.openai import chat_chunk, error, error_answer, event, rate_limited, well_behaved
-from forebay.testing.steps import Reset, Sleep, Stall
+from forebay.testing.steps import Reset, Sleep, Stall, Step
 from forebay.testing.upstream import Answer
 
 TOO_LONG = error(
@@ -293,3 +293,95 @@ def test_S7_a_spent_budget_leaves_no_other_candidate(fleet: Fleet) -> None:
     answer = fleet.ask(STREAM)
     assert (answer.status_code, answer.headers["x-forebay-attempts"]) == (200, "1")
     assert "[DONE]" in answer.text
+
+
+# --- H1, H2, S5 and S6 --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [CHAT, STREAM], ids=["whole", "stream"])
+def test_H1_a_caller_that_leaves_ends_the_attempt_that_runs_and_begins_no_other(
+    fleet: Fleet, body: dict[str, Any]
+) -> None:
+    fleet.add("ill", error_answer(500), tier="provisioned")
+    fleet.add("silent", [Stall()], tier="autoscaled")
+    fleet.add("well", well_behaved("no"), tier="quantized")
+    fleet.start()
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{fleet.gateway.url}/chat/completions", json=body, headers=HEADERS, timeout=1.0)
+    silent = fleet.upstreams["silent"]
+    silent.wait_until(lambda: silent.connections[0].closed_by_peer_at_s is not None, 5)
+    record = fleet.gateway.wait_for(lambda each: each.status == 499)
+    assert (record.outcome, record.attempts) == (Outcome.ABANDONED, 2)
+    assert fleet.count() == {"ill": 1, "silent": 1, "well": 0}
+    assert {each["requests"] for each in fleet.explain()["candidates"]} == {0}
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
+def test_H2_what_is_wrong_with_requests_is_no_ill_health(fleet: Fleet, status: int) -> None:
+    bad = json_answer(error("no", type="invalid_request_error"), status=status)
+    for pool in ("one", "two"):
+        fleet.add(pool, bad)
+    fleet.start()
+    for number in range(14):
+        answer = fleet.ask(STREAM if number % 2 else CHAT)
+        assert (answer.status_code, answer.headers["x-forebay-attempts"]) == (status, "1")
+    assert not [each for each in fleet.explain()["candidates"] if each["rejected"]]
+
+
+@pytest.mark.parametrize("kind", ["a reset", "an error", "silence"])
+def test_S6_before_content_the_next_place_answers_and_its_preamble_alone_is_seen(
+    fleet: Fleet, kind: str
+) -> None:
+    role = chunk(event(chat_chunk({"role": "assistant", "content": ""})))
+    rest: dict[str, list[Step]] = {
+        "a reset": [Reset()],
+        "an error": [chunk(event(error("no"))), last_chunk()],
+        "silence": [Stall()],
+    }
+    times = Timeouts(first_token_s=0.3, idle_s=0.3, total_s=5)
+    fleet.add("ill", [*sse_head(), role, *rest[kind]], tier="provisioned", timeouts=times)
+    fleet.add("well", well_behaved("Hi"), tier="autoscaled", timeouts=times)
+    fleet.start()
+    answer = fleet.ask(STREAM)
+    assert (answer.status_code, answer.headers["x-forebay-attempts"]) == (200, "2")
+    assert answer.text.count('"role"') == 1
+    assert "[DONE]" in answer.text
+
+
+def test_S5_after_content_no_other_place_is_asked(fleet: Fleet) -> None:
+    hel = chunk(event(chat_chunk({"content": "Hel"})))
+    fleet.add("ill", [*sse_head(), hel, Sleep(0.05), Reset()], tier="provisioned")
+    fleet.add("well", well_behaved("no"), tier="autoscaled")
+    fleet.start()
+    answer = fleet.ask(STREAM)
+    assert "Hel" in answer.text
+    assert "[DONE]" not in answer.text
+    assert '"finish_reason":"' not in answer.text
+    assert "upstream_reset" in answer.text
+    assert fleet.count() == {"ill": 1, "well": 0}
+    assert fleet.gateway.wait_record(answer.headers["x-request-id"]).outcome is Outcome.FAILED
+
+
+def test_a_response_that_says_that_it_failed_is_no_success(fleet: Fleet) -> None:
+    failed = {"id": "r", "object": "response", "status": "failed", "output": []} | error("no")
+    fleet.add("one", json_answer(failed), dialect="openai-responses")
+    route = msgspec.structs.replace(fleet.make_route(), endpoints=(Endpoint.RESPONSES,))
+    fleet.start(route, explains=False)
+    for _ in range(2):  # over a new connection, and over a pooled one
+        ask = {"model": "m", "input": "Hello", "store": False}
+        answer = httpx.post(f"{fleet.gateway.url}/responses", json=ask, headers=HEADERS, timeout=30)
+        assert (answer.status_code, answer.json()) == (200, failed), "it passes as it is"
+        record = fleet.gateway.wait_record(answer.headers["x-request-id"])
+        assert (record.outcome, record.error) == (Outcome.FAILED, "upstream_error")
+    assert fleet.gateway.metric("forebay_attempts_total", result="failed") == 2
+    assert fleet.gateway.metric("forebay_attempts_total", result="ok") == 0
+
+
+def test_a_place_that_cannot_be_told_the_request_is_no_attempt(fleet: Fleet) -> None:
+    fleet.add("claude", well_behaved("no"), dialect="anthropic", tier="provisioned")
+    fleet.add("plain", well_behaved("Hi"), tier="autoscaled")
+    fleet.start()
+    answer = fleet.ask({**CHAT, "n": 2})  # several choices can't be said there
+    assert (answer.status_code, answer.headers["x-forebay-attempts"]) == (200, "1"), answer.text
+    assert fleet.count() == {"claude": 0, "plain": 1}
+    assert fleet.gateway.wait_record(answer.headers["x-request-id"]).attempts == 1

@@ -147,8 +147,8 @@ class Attempter:
             return answer
         if exchange.endpoint in MEDIA:
             refuse_others(answer.content_type)
-        self._count_attempt(exchange, good=True)
         self._ending.finish_answer(exchange, target.secret, answer)
+        self._count_attempt(exchange, good=exchange.broken is None)
         return None
 
     def _may_hedge(self, exchange: Exchange) -> bool:

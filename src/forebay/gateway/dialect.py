@@ -100,6 +100,12 @@ class Dialect(Protocol):
     def encode_model(self, name: str, created_s: int, owned_by: str) -> bytes: ...
 
 
+class FailingDialect(Dialect, Protocol):
+    """One whose good answers may say in their bodies that the work has failed."""
+
+    def has_failed(self, body: bytes) -> bool: ...
+
+
 class PathDialect(Dialect, Protocol):
     """One whose requests name their model in the path."""
 

@@ -20,11 +20,12 @@ from forebay.core.errors import (
     RecordsUnwritable,
     RequestTimeout,
     TotalTimeout,
+    UpstreamError,
 )
 from forebay.core.events import Finished, Outcome, Tokens, UsageSource
-from forebay.core.routes import MEDIA
+from forebay.core.routes import MEDIA, Endpoint
 from forebay.gateway.answers import JSON_TYPE, Answer, build_headers, build_late_headers, hide_secret
-from forebay.gateway.dialect import MeasuredView
+from forebay.gateway.dialect import FailingDialect, MeasuredView
 from forebay.gateway.mirror_digest import compute_digest
 from forebay.gateway.model import Exchange, Reading
 from forebay.gateway.records import Recorder
@@ -105,7 +106,11 @@ class Ending:
         exchange.answer_bytes = len(body)
         if exchange.keeps_answer:
             exchange.answer = body
-        self._end(exchange, status, Outcome.OK, "")
+        if exchange.endpoint is Endpoint.RESPONSES and _has_failed(exchange, body):
+            exchange.broken = UpstreamError("the target's response says that it failed")
+            self._end(exchange, status, Outcome.FAILED, UpstreamError.code)
+        else:
+            self._end(exchange, status, Outcome.OK, "")
         exchange.call.respond(status, build_headers(exchange, content_type or JSON_TYPE), body)
 
     def finish_here(self, exchange: Exchange) -> None:
@@ -258,6 +263,11 @@ def _pair(exchange: Exchange, record: Finished) -> Finished:
         mirror_same=is_same,
         mirrors_dropped=exchange.mirrors_dropped,
     )
+
+
+def _has_failed(exchange: Exchange, body: bytes) -> bool:
+    """Whether a response, which came with a good status, says that it failed."""
+    return cast(FailingDialect, exchange.dialect).has_failed(body)
 
 
 _UNREACHED: dict[type[ForebayError], str] = {

@@ -263,8 +263,10 @@ class Service:
             exchange.hear_quota(self._loop.time())
         exchange.connection = None
         connection.release()
-        exchange.state.cells.cells[exchange.target_state.cell_ok] += 1
         self._ending.finish_good(exchange, content_type, body)
+        target = exchange.target_state
+        cell = target.cell_ok if exchange.broken is None else target.cell_failed
+        exchange.state.cells.cells[cell] += 1
         return True
 
     def _finish_stream_at_once(self, exchange: Exchange, connection: Connection) -> bool:

@@ -20,7 +20,7 @@ from forebay.providers.json_edit import NOTHING, UNREADABLE
 from forebay.providers.openai import RequestView
 from forebay.providers.openai_usage import Reading
 from forebay.providers.responses_media import find_media
-from forebay.providers.responses_meter import ResponsesMeter, read_response_usage
+from forebay.providers.responses_meter import ResponsesMeter, read_response_status, read_response_usage
 from forebay.providers.ruled_meter import TappedMeter, read_by_rules, tap_meter
 
 _IDLE: Final = frozenset((b"", b"null", b"false"))
@@ -157,6 +157,10 @@ class ResponsesDialect:
 
     def read_answer(self, body: bytes) -> Tokens | None:
         return read_response_usage(body)
+
+    def has_failed(self, body: bytes) -> bool:
+        """Whether a whole response says that its work failed, which is told with a status of 200."""
+        return read_response_status(body) == "failed"
 
     def read_ruled_answer(self, rules: tuple[UsageRule, ...], body: bytes) -> Reading:
         return read_by_rules(rules, body, self.read_answer(body))

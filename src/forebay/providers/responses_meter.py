@@ -49,6 +49,10 @@ class _Response(msgspec.Struct, frozen=True):
     error: msgspec.Raw = NOTHING
 
 
+class _Status(msgspec.Struct, frozen=True):
+    status: str = ""
+
+
 class _Event(msgspec.Struct, frozen=True):
     type: str = ""
     response: _Response | None = None
@@ -57,7 +61,16 @@ class _Event(msgspec.Struct, frozen=True):
 
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_response = msgspec.json.Decoder(_Response).decode
+_decode_status = msgspec.json.Decoder(_Status).decode
 _decode_usage = msgspec.json.Decoder(_Usage).decode
+
+
+def read_response_status(body: bytes) -> str:
+    """What a whole response says of how it ended; empty where it says nothing."""
+    try:
+        return _decode_status(body).status
+    except UNREADABLE:
+        return ""
 
 
 def read_response_usage(body: bytes) -> Tokens | None:
