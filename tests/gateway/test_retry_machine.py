@@ -139,7 +139,7 @@ def test_whatever_targets_do(stage: Stage) -> None:
     run_state_machine_as_test(
         make_machine(stage),
         settings=settings(
-            max_examples=6,
+            max_examples=4,
             stateful_step_count=8,
             deadline=None,
             suppress_health_check=list(HealthCheck),
