@@ -11,7 +11,7 @@ import pytest
 from forebay.core.routes import Endpoint, Route
 from forebay.testing import bedrock, gemini
 from forebay.testing.gateway import GatewayProcess, make_route
-from forebay.testing.obliging import FAILING, answer_as_asked
+from forebay.testing.obliging import BREAKING, FAILING, answer_as_asked
 from forebay.testing.threaded import ThreadedUpstream
 
 #: The dialects of targets, and the path of each one's base URL.
@@ -41,7 +41,7 @@ def make_routes(origin: str) -> list[Route]:
     return [
         *(_make(name_model(each), each, origin, THERE.get(each, "there")) for each in DIALECTS),
         *(_make(f"embed-{each}", each, origin, "embedder", (Endpoint.EMBEDDINGS,)) for each in EMBEDDERS),
-        *(_make(f"{name}-{each}", each, origin, name) for each in DIALECTS for name in FAILING),
+        *(_make(f"{name}-{each}", each, origin, name) for each in DIALECTS for name in (*FAILING, BREAKING)),
     ]
 
 

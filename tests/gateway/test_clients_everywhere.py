@@ -9,6 +9,8 @@ import pytest
 from client_cases import CASES, PLAIN, Case, Job, Said, ask_node, drive_python, explain_no_node
 from pairs_stage import DIALECTS, EMBEDDERS, Pairs, name_model, pairs
 
+from forebay.testing.obliging import BREAKING
+
 __all__ = ["pairs"]
 
 APIS = ("chat", "messages", "responses")
@@ -58,6 +60,7 @@ WHOLE_OR_STREAM = (False, True)
 JOBS = [
     *(make_job(case, to, stream) for case in CASES for to in DIALECTS for stream in WHOLE_OR_STREAM),
     *(fail(api, name, to, s) for api in APIS for name in ERRORS for to in DIALECTS for s in WHOLE_OR_STREAM),
+    *(fail(api, BREAKING, to, True) for api in APIS for to in DIALECTS),
     *map(embed, EMBEDDERS),
     *map(count, DIALECTS),
     *(refuse(api, why) for api in APIS for why in ("model", "key")),
@@ -116,6 +119,14 @@ def test_errors_have_their_class_and_words(ask: Ask, api: str, name: str, dialec
     else:
         assert said["type"]
         assert (said["code"] == "rate_limit_exceeded") is (status == 429)
+
+
+@at_each_dialect
+@pytest.mark.parametrize("api", APIS)
+def test_an_error_inside_a_stream_is_raised(ask: Ask, api: str, dialect: str) -> None:
+    said = ask(fail(api, BREAKING, dialect, True))
+    assert said.get("error", "").endswith("Error"), said
+    assert "The fake refuses" in said["message"]
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -35,6 +35,8 @@ UNTOLD: Final[Payload] = dict.fromkeys(
         *("server_tool_use", "service_tier"),
     ]
 )
+#: The name of a model whose streams end with an error, after the first words of the answer.
+BREAKING: Final = "breaking"
 WORDS: Final = "The fake refuses, as it was told."
 
 
@@ -76,6 +78,8 @@ def answer_as_asked(request: RecordedRequest) -> Script:
         return json_answer(openai.models("m"))
     asked: Payload = request.json()
     path = request.path
+    if BREAKING in f"{asked.get('model')} {path}":
+        return _break(path)
     if path.endswith(("/converse", "/converse-stream")):
         return _fail_as(path, _fail_bedrock) or _answer_bedrock(request, asked)
     if "/models/" in path:
@@ -235,6 +239,24 @@ def _answer_gemini(request: RecordedRequest, asked: Payload) -> Script:
     return gemini.well_behaved(*parts, tokens=gemini.usage(9, 5 - thoughts, cached=4, thoughts=thoughts))(
         request
     )
+
+
+def _break(path: str) -> Script:
+    """A stream that goes well for a while, and then tells an error in its dialect."""
+    if path.endswith("/converse-stream"):
+        good = bedrock.converse_events(bedrock.converse(TEXT))[:3]
+        return bedrock.stream_answer([*good, bedrock.exception("internalServerException", WORDS)])
+    if "/models/" in path:
+        good = gemini.events(gemini.response(gemini.text(TEXT)))[:1]
+        return sse_answer([*good, gemini.event(gemini.error(500, "INTERNAL", WORDS))])
+    if path.endswith("/messages"):
+        good = anthropic.message_events(anthropic.message(anthropic.text(TEXT)))[:4]
+        return sse_answer([*good, anthropic.event(anthropic.error("api_error", WORDS))])
+    if path.endswith("/responses"):
+        good = responses.response_events(responses.response(TEXT))[:5]
+        told = {"type": "error", "code": "server_error", "message": WORDS, "param": None}
+        return sse_answer([*good, responses.event(told | {"sequence_number": 5})])
+    return sse_answer([*openai.chat_stream([TEXT])[:2], openai.event(openai.error(WORDS))])
 
 
 # --- failing as asked ---------------------------------------------------------------------------------------
