@@ -15,7 +15,7 @@ from forebay.testing import anthropic, bedrock, gemini, openai, responses
 from forebay.testing.answers import json_answer, sse_answer
 from forebay.testing.openai import ToolCall
 from forebay.testing.recorded import RecordedRequest
-from forebay.testing.steps import Script
+from forebay.testing.steps import Script, Sleep, Step
 
 Payload = dict[str, Any]
 TEXT: Final = "Grüße, 😀"
@@ -37,6 +37,7 @@ UNTOLD: Final[Payload] = dict.fromkeys(
 )
 #: The name of a model whose streams end with an error, after the first words of the answer.
 BREAKING: Final = "breaking"
+BREAKS_AFTER_S: Final = 0.05
 WORDS: Final = "The fake refuses, as it was told."
 
 
@@ -243,20 +244,26 @@ def _answer_gemini(request: RecordedRequest, asked: Payload) -> Script:
 
 def _break(path: str) -> Script:
     """A stream that goes well for a while, and then tells an error in its dialect."""
+    answer: Callable[[list[bytes]], list[Step]] = sse_answer
     if path.endswith("/converse-stream"):
+        answer = bedrock.stream_answer
         good = bedrock.converse_events(bedrock.converse(TEXT))[:3]
-        return bedrock.stream_answer([*good, bedrock.exception("internalServerException", WORDS)])
-    if "/models/" in path:
+        bad = bedrock.exception("internalServerException", WORDS)
+    elif "/models/" in path:
         good = gemini.events(gemini.response(gemini.text(TEXT)))[:1]
-        return sse_answer([*good, gemini.event(gemini.error(500, "INTERNAL", WORDS))])
-    if path.endswith("/messages"):
+        bad = gemini.event(gemini.error(500, "INTERNAL", WORDS))
+    elif path.endswith("/messages"):
         good = anthropic.message_events(anthropic.message(anthropic.text(TEXT)))[:4]
-        return sse_answer([*good, anthropic.event(anthropic.error("api_error", WORDS))])
-    if path.endswith("/responses"):
+        bad = anthropic.event(anthropic.error("api_error", WORDS))
+    elif path.endswith("/responses"):
         good = responses.response_events(responses.response(TEXT))[:5]
         told = {"type": "error", "code": "server_error", "message": WORDS, "param": None}
-        return sse_answer([*good, responses.event(told | {"sequence_number": 5})])
-    return sse_answer([*openai.chat_stream([TEXT])[:2], openai.event(openai.error(WORDS))])
+        bad = responses.event(told | {"sequence_number": 5, "error": told})  # where OpenAI's clients look
+    else:
+        good = openai.chat_stream([TEXT])[:2]
+        bad = openai.event(openai.error(WORDS))
+    head, words, *rest = answer([b"".join(good), bad])
+    return [head, words, Sleep(BREAKS_AFTER_S), *rest]  # so that the words are on their way already
 
 
 # --- failing as asked ---------------------------------------------------------------------------------------
