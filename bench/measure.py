@@ -135,16 +135,19 @@ def find_command(command: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One measured number.  `target` is the most it may be; None where nothing is promised."""
+    """One measured number.  `target` is the most it may be, or the least; None where nothing is promised."""
 
     name: str
     value: float
     unit: str
     target: float | None = None
+    is_least: bool = False
 
     @property
     def holds(self) -> bool | None:
-        return None if self.target is None else self.value <= self.target
+        if self.target is None:
+            return None
+        return self.value >= self.target if self.is_least else self.value <= self.target
 
 
 def compute_slope(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
@@ -172,10 +175,13 @@ def publish(bench: str, figures: Sequence[Figure]) -> None:
         table.add_column(heading, justify="right" if heading in ("value", "at most") else "left")
     marks = {None: "", True: "[green]yes[/green]", False: "[red]no[/red]"}
     for figure in figures:
-        target = "" if figure.target is None else f"{figure.target:g}"
+        target = "" if figure.target is None else f"{'≥ ' if figure.is_least else ''}{figure.target:g}"
         table.add_row(figure.name, f"{figure.value:,.6g}", figure.unit, target, marks[figure.holds])
     console.print(table)
     rows = [asdict(figure) | {"holds": figure.holds} for figure in figures]
+    for row in rows:
+        if not row["is_least"]:
+            del row["is_least"]
     print(json.dumps({"bench": bench, "figures": rows}), flush=True)
 
 
