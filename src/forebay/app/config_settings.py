@@ -25,7 +25,7 @@ TABLE_END: Final = "<!-- end of settings -->"
 
 _MAPPINGS: Final = (Mapping, dict)
 _KIND_MARKS: Final = {LlamaCppEngine: " (llamacpp)", MiniLMEngine: " (minilm)"}
-_UNITS: Final = {"_s": "seconds", "_bytes": "bytes", "_tokens": "tokens"}
+_UNITS: Final = {"_per_s": "a second", "_s": "seconds", "_bytes": "bytes", "_tokens": "tokens"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
