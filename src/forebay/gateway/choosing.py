@@ -102,7 +102,7 @@ class Chooser:
             want = read_want(exchange, fleet)
             exchange.load_tokens = want.tokens
             first = choose_first(fleet, want, self._get_time(), self._draw())
-            if first is not None and has_queue(exchange, route):
+            if first is not None and route.queue is not None and has_queue(exchange, route):
                 self._seat(exchange, route, fleet, want, first)
                 return
             if first is not None:
