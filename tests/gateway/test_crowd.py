@@ -74,7 +74,7 @@ def test_a_herd_never_exceeds_capacity_and_nobody_of_it_is_lost(scene: Scene, wo
     assert all(record.queued_ns <= record.duration_ns for record in waited)
     served = sum(record.status == 200 for record in waited)
     scene.gateway.until(lambda: scene.ends("served") >= served)  # more: some waited for less than a tick
-    assert scene.ends("served") + scene.ends("too_long") + scene.ends("expired") + 8 <= 200
+    assert scene.ends("served") + scene.ends("too_long") + scene.ends("expired") < 200
     scene.gateway.until(lambda: scene.waiting() == 0)
 
 
