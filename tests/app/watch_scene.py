@@ -32,7 +32,7 @@ class RecordingBoard:
         self.told: list[EngineLoad] = []
         self._changed = asyncio.Event()
 
-    def publish(self, loads: Iterable[EngineLoad]) -> None:
+    def publish(self, loads: Iterable[EngineLoad], *, at_once: bool = False) -> None:
         self.told.extend(loads)
         self._changed.set()
         self._changed = asyncio.Event()

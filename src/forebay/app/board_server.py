@@ -69,17 +69,22 @@ class BoardServer:
         for connection in tuple(self._connections.values()):
             connection.close()
 
-    def publish(self, loads: Iterable[EngineLoad]) -> None:
+    def publish(self, loads: Iterable[EngineLoad], *, at_once: bool = False) -> None:
         """All workers are told these, each in place of what was published of its target before.
 
         To be called again and again, at least every half `ENGINE_STALE_S`, for what is older than that is
         unknown to the workers.
+
+        Args:
+            at_once: before this returns, for what must be known before a snapshot is.
         """
         now = self._now()
         for load in loads:
             self._engines[load.target_id] = self._fresh[load.target_id] = EngineNews(shorten(load), now)
         if len(self._engines) > ENGINES_MAX:
             self._engines = {id: news for id, news in self._engines.items() if news.at > now - ENGINE_STALE_S}
+        if at_once:
+            self._tell_workers()
 
     def read(self) -> News:
         """All that is known here, of all workers together."""
@@ -119,6 +124,9 @@ class BoardServer:
     def _tell_all(self) -> None:
         loop = asyncio.get_running_loop()
         self._telling = loop.call_later(TELL_S, self._tell_all)
+        self._tell_workers()
+
+    def _tell_workers(self) -> None:
         now = self._now()
         engines, self._fresh = tuple(self._fresh.values()), {}
         for name, connection in tuple(self._connections.items()):

@@ -42,7 +42,7 @@ logger = logging.getLogger("forebay.engines")
 class Board(Protocol):
     """Who is told."""
 
-    def publish(self, loads: Iterable[EngineLoad]) -> None: ...
+    def publish(self, loads: Iterable[EngineLoad], *, at_once: bool = False) -> None: ...
 
 
 class EngineWatch:
@@ -95,7 +95,7 @@ class EngineWatch:
         for gone in before.keys() - self._states.keys():
             self._look_at.pop(gone, None)
             self._models_at.pop(gone, None)
-        self._publish(now, everything=True)
+        self._publish(now, everything=True, at_once=True)
 
     def list_states(self) -> tuple[ReplicaState, ...]:
         """Every replica of the table."""
@@ -218,7 +218,7 @@ class EngineWatch:
 
     # --- telling --------------------------------------------------------------------------------------------
 
-    def _publish(self, now: float, *, everything: bool) -> None:
+    def _publish(self, now: float, *, everything: bool, at_once: bool = False) -> None:
         loads = {
             load.target_id: load
             for state in self._states.values()
@@ -233,7 +233,7 @@ class EngineWatch:
             changed = [load for load in loads.values() if self._published.get(load.target_id) != load]
         self._published = loads
         if changed:
-            self._board.publish(changed)
+            self._board.publish(changed, at_once=at_once)
 
 
 def load_known(snapshot_path: Path, folder: Path) -> frozenset[PlaceKey]:

@@ -38,7 +38,7 @@ class Board:
     def sweep(self, cells: Cells) -> None:
         """To be called every tenth of a second: keeps the line, tells what is new, forgets what is old."""
         self._rounds += 1
-        if not self._loads.by_id and not self._client.is_connected:
+        if not self._loads.is_of_interest and not self._client.is_connected:
             return  # nothing is chosen by loads
         self._client.keep_connected()
         if self._rounds % TELL_EVERY == 0:

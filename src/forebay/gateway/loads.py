@@ -36,6 +36,7 @@ class Counts:
     accounts: dict[AccountKey, Account]
     users: dict[Place, AccountKey]  #: places that use up an account's quota
     slow_s: dict[Place, float]
+    has_pools: bool  #: the table describes some, of which more may come
     workers: int  #: between whom capacity is shared while each sees its own requests alone
 
 
@@ -53,8 +54,9 @@ class Loads:
 
     def __init__(self) -> None:
         self._counts = Counts(
-            replicas={}, pools={}, members={}, targets={}, accounts={}, users={}, slow_s={}, workers=1
-        )
+            replicas={}, pools={}, members={}, targets={}, accounts={}, users={}, slow_s={}, has_pools=False,
+            workers=1,
+        )  # fmt: skip
         self._seen_workers = 1  #: whose requests it sees, itself among them
         self.by_id: dict[int, ReplicaLoad] = {}  #: places, by the names that workers have for them
         self.accounts: dict[int, Account] = {}  #: likewise
@@ -114,6 +116,7 @@ class Loads:
             accounts=accounts,
             users=users,
             slow_s=slow_s,
+            has_pools=bool(table.pools),
             workers=workers,
         )
         return FleetParts(replicas=counted, groups=groups, counts=counts)
@@ -150,6 +153,11 @@ class Loads:
         for load, at in early.values():
             if now is not None and now <= at + ENGINE_STALE_S:
                 self.hear_engine(load, at, now)
+
+    @property
+    def is_of_interest(self) -> bool:
+        """Whether anybody need tell it anything: there is something to choose, or soon may be."""
+        return self._counts.has_pools or bool(self.by_id)
 
     # --- what is told ---------------------------------------------------------------------------------------
 
