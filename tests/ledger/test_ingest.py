@@ -46,6 +46,7 @@ def test_every_field_of_an_event_comes_back_as_it_was_written(world: World) -> N
     numbers = {"status": 499, "attempts": 2, "first_token_ns": 7, "duration_ns": 8, "overhead_ns": 9}
     numbers |= {"request_bytes": 10, "answer_bytes": 11, "worker": 12}
     numbers |= {"mirror_same": False, "mirrors_dropped": 13, "filler_ns": 14, "hedged_tokens": 15}
+    numbers |= {"queued_ns": 16}
     event = make_event(
         1, stream=True, outcome="abandoned", usage_source="estimated", tokens=tokens, **full, **numbers
     )

@@ -95,7 +95,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     mirror_same: bool | None = None  #: whether both answers held the same, where they were compared
     mirrors_dropped: int = 0  #: copies that this worker dropped since the mirror's last record
     filler_ns: int | None = None  #: from the head's arrival to a filler before the answer
-    queued_ns: int = 0  #: of `duration_ns`, waiting for room in limits and at places; in no table
+    queued_ns: int = 0  #: of `duration_ns`, waiting for room in limits and at places
     hedged: str = ""  #: the target that was asked at the same time and did not answer
     hedged_tokens: int = 0  #: prompt tokens that it may have cost, by estimate
 

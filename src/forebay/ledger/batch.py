@@ -27,7 +27,7 @@ _RANGES = (
     (0, NUMBER_MAX, ("request_bytes", "answer_bytes", "hedged_tokens")),
     (0, NUMBER_MAX, tuple(f"tokens.{n}" for n in Tokens.__struct_fields__)),
     # Differences of clock readings may come out below zero.
-    (-NUMBER_MAX, NUMBER_MAX, ("first_token_ns", "duration_ns", "overhead_ns", "filler_ns")),
+    (-NUMBER_MAX, NUMBER_MAX, ("first_token_ns", "duration_ns", "overhead_ns", "filler_ns", "queued_ns")),
 )
 _TEXTS = (
     *("request_id", "key", "project", "team", "endpoint", "model", "target", "pool", "tier"),

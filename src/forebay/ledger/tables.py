@@ -102,6 +102,7 @@ events = Table(
     Column("mirror_same", Boolean),  # NULL: not compared
     Column("mirrors_dropped", Integer, nullable=False, server_default="0"),
     Column("filler_ns", BigInteger),
+    Column("queued_ns", BigInteger, nullable=False, server_default="0"),
     Column("hedged", Text, nullable=False, server_default=""),  # the target that did not answer
     Column("hedged_tokens", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("segment_id", "position"),

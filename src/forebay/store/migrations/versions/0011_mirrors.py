@@ -1,4 +1,4 @@
-"""Mirrors apart from the requests of callers, in records and all totals; fillers and hedges, in records."""
+"""Mirrors apart from requests of callers, in records and all totals; fillers, hedges, waits in records."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -28,6 +28,7 @@ def upgrade() -> None:
         sa.Column("mirror_same", sa.Boolean()),
         sa.Column("mirrors_dropped", sa.Integer(), nullable=False, server_default="0"),
         sa.Column("filler_ns", sa.BigInteger()),
+        sa.Column("queued_ns", sa.BigInteger(), nullable=False, server_default="0"),
         sa.Column("hedged", sa.Text(), nullable=False, server_default=""),
         sa.Column("hedged_tokens", sa.BigInteger(), nullable=False, server_default="0"),
     ):
