@@ -101,6 +101,24 @@ def test_nothing_is_left_where_all_is_stopped_meanwhile(nursery: Nursery, way: s
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("turns", range(5))
+def test_a_roll_ends_whatever_comes_right_behind_it(nursery: Nursery, turns: int) -> None:
+    """A stop, some turns of the loop later, which may be seen before the roll is."""
+
+    async def scenario() -> None:
+        async with running(nursery.supervise(nursery.spec("a"))) as task:
+            await nursery.wait_ready()
+            rolling = asyncio.ensure_future(nursery.supervisor.roll(["a"]))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            nursery.supervisor.stop()
+            await task
+            async with asyncio.timeout(5):
+                assert await rolling
+
+    asyncio.run(scenario())
+
+
 def test_one_that_does_not_serve_is_left_to_its_own_restarts(nursery: Nursery) -> None:
     async def scenario() -> None:
         specs = [

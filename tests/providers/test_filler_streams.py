@@ -18,6 +18,8 @@ from forebay.providers.filler_chat import ChatFiller
 from forebay.providers.filler_messages import MessagesFiller
 from forebay.providers.filler_responses import ResponsesFiller
 from forebay.providers.responses_dialect import ResponsesDialect
+from forebay.providers.responses_echo import read_echo
+from forebay.providers.responses_stream import ResponsesStream
 from forebay.testing import anthropic as anthropic_side
 from forebay.testing import responses as responses_side
 from forebay.testing.openai import (
@@ -128,6 +130,16 @@ def test_a_response_has_the_filler_as_its_first_item() -> None:
     assert [each["type"] for each in told].count("response.created") == 1
     places = {each["item_id"]: each["output_index"] for each in told if "item_id" in each}
     assert sorted(places.values()) == [0, 1]
+
+
+def test_no_item_of_a_translated_answer_has_the_filler_s_id() -> None:
+    """Also where the answer is called by the request's id, as Bedrock's answers are, which have none."""
+    chunks = [each.replace(b"chatcmpl-test", b"req_1") for each in chat_stream(["The ", "sea."])]
+    answer = ResponsesStream(read_echo(b"{}"), event_max_bytes=1 << 20)
+    filler = ResponsesFiller(OPENING, b"{}")
+    body = filler.opening + b"".join(filler.feed(answer.feed(each)) for each in chunks)
+    (done,) = (each["response"] for each in payloads(body) if each["type"] == "response.completed")
+    assert len({item["id"] for item in done["output"]}) == len(done["output"]) == 2
 
 
 def test_usage_errors_comments_and_what_is_not_understood_pass() -> None:

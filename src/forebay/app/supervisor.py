@@ -182,7 +182,7 @@ class Supervisor:
                     child.last_exit = f"not ready within {child.spec.start_deadline_s:g} s"
                 self._absorb_exit(child)
             self._log_move(child, previous, event)
-            if previous is ChildState.ROLLING:
+            if previous is ChildState.ROLLING or (child.roll.is_set() and event is not ChildEvent.ROLL):
                 self._end_roll(child, event)
             await self._enter(child)
             self._on_change()
@@ -254,7 +254,8 @@ class Supervisor:
             return None
 
     def _end_roll(self, child: _Child, event: ChildEvent) -> None:
-        """The successor takes the place, or is given up."""
+        """The successor takes the place, or is given up; or the child went before there was one."""
+        child.roll.clear()
         successor, child.successor = child.successor, None
         if event is ChildEvent.PROBED:
             successor, child.process = child.process, successor

@@ -74,7 +74,7 @@ class ResponsesFiller:
         self._splitter = EventSplitter(UNBOUNDED)
         self._sequence = 0
         response = build_response(opening.id, opening.created_s, opening.model, read_echo(request))
-        begun = build_message(opening.id, 0, "in_progress")
+        begun = build_message(f"{opening.id}_filler", 0, "in_progress")  # an answer may have the id alone
         empty, part = build_text(), build_text(opening.text)
         item = begun | {"status": "completed", "content": [part]}
         place = {"item_id": begun["id"], "output_index": 0, "content_index": 0}

@@ -161,6 +161,9 @@ def _read_parts(body: bytes, boundary: bytes) -> list[Part]:
         end = body.find(delimiter, start)
         if end < 0 or body.startswith(delimiter[2:], start):
             raise _explain("ends in the middle of a part: its last boundary is missing")
+        # Some readers take a bare CR or LF for a line break: to them such a part ends in its middle.
+        if any(body.find(mark + delimiter[2:], start, end) >= 0 for mark in (b"\n", b"\r")):
+            raise _explain("has its boundary at the start of a line within a part, behind a bare CR or LF")
         parts.append(_read_head(body[at + 2 : head_end], start, end))
         at = end + len(delimiter)
     if len(body) - at > _END_MAX_BYTES or body[at + 2 :].strip():
