@@ -9,12 +9,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from math import log
 
 from forebay.core.keys import TIERS
 from forebay.core.routes import CAPABILITIES, Choosing, Target
 from forebay.gateway.policy.load import PoolLoad, ReplicaLoad
 
 RING_POINTS = 32  #: of each replica on its pool's ring
+NOMINAL_REQUESTS = 16  #: that a replica of unknown capacity is taken to serve at once, in scores
+MIX = 0x9E3779B1  #: an odd number that mixes bits when they are multiplied with it
 UNBOUNDED = 1 << 62  #: tokens of a context window that nobody named
 ALL_CAPABILITIES = (1 << len(CAPABILITIES)) - 1
 GroupKey = tuple[object, ...]
@@ -70,10 +73,20 @@ class Group:
         weights = [member.target.weight for member in members if member.target.weight is not None]
         self.weight = sum(weights) if weights else None
         self.seed = _hash(f"{self.pool} {self.tier} {self.region}")
+        #: Of the sessions of its tier: by its weight, else by its capacity.
+        self.session_share = self.weight or load.requests_max or self.size * NOMINAL_REQUESTS
 
     @cached_property
     def ring(self) -> Ring:
         return Ring(self.members)
+
+    def rank_for(self, session: int) -> float:
+        """Where it stands among groups for a session of 32 bits; the least is its own.
+
+        Rendezvous hashing by shares (Schindelhauer and Schomaker 2005): where groups come, go or get another
+        share, no more sessions move than must.
+        """
+        return -log((_scatter(session ^ self.seed) + 1) / 0x100000001) / self.session_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +97,19 @@ class Tier:
     groups: tuple[Group, ...]
     loads: tuple[PoolLoad, ...]
     is_weighted: bool  #: its groups have shares
+    is_reserve: bool  #: all of these are nothing: it comes after all others
 
 
 def make_tier(name: str, groups: Sequence[Group]) -> Tier:
     """Of some groups."""
     is_weighted = any(group.weight is not None for group in groups)
-    return Tier(name, tuple(groups), tuple(group.load for group in groups), is_weighted)
+    is_reserve = all(group.weight == 0.0 for group in groups)
+    return Tier(name, tuple(groups), tuple(group.load for group in groups), is_weighted, is_reserve)
+
+
+def order_tiers(tiers: Iterable[Tier]) -> tuple[Tier, ...]:
+    """Those with groups that are to get nothing come last."""
+    return tuple(sorted(tiers, key=lambda tier: tier.is_reserve))
 
 
 class Fleet:
@@ -106,7 +126,7 @@ class Fleet:
         for group in groups:
             by_tier.setdefault(group.tier, []).append(group)
         names = sorted(by_tier, key=lambda name: (TIERS.index(name) if name in TIERS else len(TIERS), name))
-        self.tiers = tuple(make_tier(name, by_tier[name]) for name in names)
+        self.tiers = order_tiers(make_tier(name, by_tier[name]) for name in names)
         self.groups = tuple(group for tier in self.tiers for group in tier.groups)
         self.loads = tuple(group.load for group in self.groups)
         self.choosing = choosing
@@ -143,6 +163,13 @@ def make_group_key(target: Target) -> GroupKey:
         target.distance_s,
         target.price_usd_per_mtok,
     )
+
+
+def _scatter(bits: int) -> int:
+    """32 bits whose order says nothing of that of others (the end of MurmurHash3)."""
+    bits = (bits ^ bits >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    bits = (bits ^ bits >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    return bits ^ bits >> 16
 
 
 def _hash(text: str) -> int:

@@ -9,7 +9,7 @@ it is in every request's way.
 from collections.abc import Sequence
 
 from forebay.core.engine_load import EngineState
-from forebay.gateway.policy.fleet import Group, Member
+from forebay.gateway.policy.fleet import MIX, Group, Member
 from forebay.gateway.policy.load import ReplicaLoad
 from forebay.gateway.policy.pool_load import PoolLoad, Replica
 from forebay.gateway.policy.want import Reason, Want
@@ -17,7 +17,6 @@ from forebay.gateway.policy.want import Reason, Want
 LOAD_CAP = 1.25  #: times the mean of tokens in flight, up to which a replica keeps what is its own
 ADAPTER_REQUESTS = 8  #: of an adapter that a replica of unknown capacity keeps before another has to load it
 SMALL_GROUP = 4  #: replicas of which all are looked at
-MIX = 0x9E3779B1
 
 
 def find_ill(load: ReplicaLoad, now: float) -> Reason | None:

@@ -17,16 +17,24 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from forebay.gateway.policy.fleet import Fleet, Group, Member, Tier, make_tier
+from forebay.gateway.policy.fleet import (
+    MIX,
+    NOMINAL_REQUESTS,
+    Fleet,
+    Group,
+    Member,
+    Tier,
+    make_tier,
+    order_tiers,
+)
 from forebay.gateway.policy.load import STALE_S, PoolLoad
-from forebay.gateway.policy.pick import MIX, list_unfit, mix, pick_member
 from forebay.gateway.policy.pick import find_unfit as find_unfit
+from forebay.gateway.policy.pick import list_unfit, mix, pick_member
 from forebay.gateway.policy.spill import OFFSET_MIN, compute_spill
 from forebay.gateway.policy.want import PASSING
 from forebay.gateway.policy.want import Reason as Reason
 from forebay.gateway.policy.want import Want as Want
 
-NOMINAL_REQUESTS = 16  #: that a replica of unknown capacity is taken to serve at once, in scores
 NOMINAL_S = 1.0  #: of an answer, where the time is not known of both that are compared
 
 
@@ -136,7 +144,9 @@ def _filter(fleet: Fleet, want: Want, now: float) -> tuple[Sequence[Tier], tuple
         groups = tuple(group for group in tier.groups if reasons[group] is None)
         if groups:
             tiers.append(make_tier(tier.name, groups))
-    return tiers, tuple((group, reason) for group, reason in reasons.items() if reason is not None)
+    return order_tiers(tiers), tuple(
+        (group, reason) for group, reason in reasons.items() if reason is not None
+    )
 
 
 def _is_out(group: Group, now: float) -> bool:
@@ -175,6 +185,8 @@ def _pick_tier(fleet: Fleet, tiers: Sequence[Tier], want: Want, now: float, draw
     spill_at = fleet.choosing.spill_at
     idle = spill_at + OFFSET_MIN
     last = len(tiers) - 1
+    while last > 0 and tiers[last].is_reserve:
+        last -= 1
     at = 0
     while at < last:
         for load in tiers[at].loads:
@@ -198,10 +210,9 @@ def _rank_groups(fleet: Fleet, tier: Tier, want: Want, now: float, draw: float) 
     if count == 1:
         return groups
     if want.is_sticky and want.affinity is not None:
-        key = want.affinity
+        key, is_weighted = want.affinity, tier.is_weighted
         return sorted(
-            groups,
-            key=lambda group: (group.weight == 0.0, (key ^ group.seed) * MIX & 0xFFFFFFFF, group.pool),
+            groups, key=lambda group: (is_weighted and not group.weight, group.rank_for(key), group.pool)
         )
     if tier.is_weighted:
         first = _draw_by_weight(groups, draw)

@@ -4,7 +4,8 @@ A share, never all at once: it grows from nothing at `spill_at` of the capacity 
 The level that it follows rises quickly and falls slowly, and refusals count for a while after the last, so
 that a constant load settles at a constant share.  Of the classes, interactive requests leave first, for they
 can't wait; batch requests wait where it is cheap until the queue is long.  Replicas that are out of service
-are no capacity, and what is still in flight there fills none.
+are no capacity, and what is still in flight there fills none.  Where weights say what each group gets, a
+group counts for as much as that, for what is free in another is free for nobody.
 
 What engines and providers say of themselves can make a tier fuller than counts do, never emptier: a full KV
 cache, a queue, a quota that is nearly used up.  Where requests wait in engines, a class leaves as the wait
@@ -45,22 +46,25 @@ def compute_spill(
         priority: one of `forebay.core.keys.PRIORITIES`.
         waits_max_s: that requests of each class may wait in an engine, in the order of `PRIORITIES`.
     """
-    size = 0
-    fit = level = pressure = wait = 0.0
+    size = fit = level = pressure = wait = 0.0
     is_known = True
     for group in groups:
+        if group.weight == 0.0:
+            continue  # it gets nothing, so it has no capacity for anybody
         load = group.load
-        size += load.size
+        share = load.size if group.weight is None else group.weight  # of the tier's requests
+        size += share
         left, lost = load.compute_fit(now)
+        left *= share / load.size
         fit += left
         if load.is_pressed:
-            pressure += load.compute_pressure(now) * load.size
+            pressure += load.compute_pressure(now) * share
             wait += load.told_wait_s * left
         told = 0.0 if load.told is None else load.told * left
         if load.has_capacity:
             if load.used or load.level > 0.001:
-                used = max(load.compute_level(now), load.used_of_all - OVERSHOOT * left / load.size)
-                level += max(told, (used - lost) * load.size)
+                used = max(load.compute_level(now), load.used_of_all - OVERSHOOT * left / share)
+                level += max(told, (used - lost) * share)
         elif load.told is not None:
             level += told
         else:
