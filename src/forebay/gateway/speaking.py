@@ -3,11 +3,13 @@
 Decides nothing and sends nothing; how two dialects meet is `crossing`'s.
 """
 
+from collections.abc import Mapping
+
 from forebay.core.clock import Clock
 from forebay.core.errors import Overloaded
 from forebay.gateway.dialect import Meter
 from forebay.gateway.memory import OVERLOADED, Memory
-from forebay.gateway.model import Exchange, TargetState, build_head_rest
+from forebay.gateway.model import Exchange, TargetState
 
 Payload = bytes | list[bytes | memoryview]
 
@@ -43,6 +45,20 @@ def write_head(exchange: Exchange, target: TargetState, payload: Payload, clock:
     if crossing is None:
         return target.heads[exchange.endpoint] + rest
     return crossing.build_head(headers, payload, clock.wall_ns(), stream=exchange.stream) + rest
+
+
+def build_head_rest(request_id: str, size: int, headers: Mapping[bytes, bytes]) -> bytes:
+    """What differs between two requests' heads, and the end of the head."""
+    trace = headers.get(b"traceparent")
+    if trace is None:
+        return f"content-length: {size}\r\nx-request-id: {request_id}\r\n\r\n".encode()
+    state = headers.get(b"tracestate")
+    return b"content-length: %d\r\nx-request-id: %b\r\ntraceparent: %b\r\n%b\r\n" % (
+        size,
+        request_id.encode(),
+        trace,
+        b"" if state is None else b"tracestate: %b\r\n" % state,
+    )
 
 
 def count_bytes(payload: Payload) -> int:
