@@ -74,6 +74,7 @@ class ReplicaLoad(Pace):
         self.requests += 1
         self.tokens += tokens
         for pool in self.pools:
+            pool.asked_at = now
             pool.change(1, tokens, now)
 
     def end(self, tokens: int, now: float) -> None:

@@ -41,6 +41,7 @@ class PoolLoad(Pace):
     __slots__ = (
         "_per_request",
         "_per_token",
+        "asked_at",
         "has_capacity",
         "holders",
         "is_pressed",
@@ -72,6 +73,7 @@ class PoolLoad(Pace):
         super().__init__()
         self.size = size
         self.requests = self.tokens = 0
+        self.asked_at = self.first_at  #: when this worker began a request there last
         self.requests_max, self.tokens_max = requests_max, tokens_max
         self.has_capacity = bool(requests_max or tokens_max)
         self.used = 0.0  #: share of the capacity in service, more than 1 when there is a queue

@@ -261,14 +261,40 @@ def is_better(one: Group, other: Group, fleet: Fleet, want: Want, now: float) ->
     old = now - STALE_S
     pace, against = one.load, other.load
     one_s = other_s = NOMINAL_S
-    if pace.first_at >= old and against.first_at >= old:
+    if (pace.first_at >= old and against.first_at >= old) or _hold_still(
+        pace, pace.first_s, pace.first_at, against, against.first_s, against.first_at, old
+    ):
         one_s, other_s = pace.first_s, against.first_s
-    if pace.token_at >= old and against.token_at >= old:
+    if (pace.token_at >= old and against.token_at >= old) or _hold_still(
+        pace, pace.token_s, pace.token_at, against, against.token_s, against.token_at, old
+    ):
         one_s += pace.token_s * want.output_tokens
         other_s += against.token_s * want.output_tokens
     if pace.told is not None and against.told is not None:
         one_s, other_s = one_s + pace.told_wait_s, other_s + against.told_wait_s
     return compute_score(one, fleet, one_s) < compute_score(other, fleet, other_s)
+
+
+def _hold_still(
+    pace: PoolLoad,
+    one_s: float,
+    one_at: float,
+    against: PoolLoad,
+    other_s: float,
+    other_at: float,
+    old: float,
+) -> bool:
+    """Whether times count of which one is old, or both are.
+
+    An old time is to be seen again, and one request is enough for that: else all who come before its first
+    token would go to the same place as well.  Until then a place that was slower counts as slower still; one
+    that was faster does not, for it may be the one that hangs.
+    """
+    if one_at >= old:
+        return other_s > one_s and against.asked_at >= old
+    if other_at >= old:
+        return one_s > other_s and pace.asked_at >= old
+    return one_s > 0.0 < other_s and pace.asked_at >= old and against.asked_at >= old
 
 
 def compute_score(group: Group, fleet: Fleet, answer_s: float) -> float:
