@@ -23,7 +23,7 @@ class Borrower:
 
     async def connect(self) -> None:
         self._client.keep_connected(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self._line.wait()
 
     async def spend(self, units: int, like: int | None = None) -> bool:
@@ -32,7 +32,7 @@ class Borrower:
             self._answer = asyncio.get_running_loop().create_future()
             need = units - self.held
             self._client.ask((Want(self._limit_id, need, max(need, like or 0)),))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 found = await self._answer
             if not isinstance(found, Lent):
                 return False

@@ -13,7 +13,7 @@ EXAMPLES = 8
 #: schema can't say so.
 CONFIG = """
 [[operations]]
-include-path = ["/admin/v1/usage", "/admin/v1/bill", "/admin/v1/routes/explain"]
+include-path = ["/admin/v1/usage", "/admin/v1/bill", "/admin/v1/mirrors", "/admin/v1/routes/explain"]
 checks.positive_data_acceptance.expected-statuses = ["200", "400", "403", "404"]
 warnings = false
 """
