@@ -101,6 +101,26 @@ def test_nothing_is_left_where_all_is_stopped_meanwhile(nursery: Nursery, way: s
     asyncio.run(scenario())
 
 
+def test_the_predecessor_is_told_that_it_has_a_successor(nursery: Nursery) -> None:
+    async def scenario() -> None:
+        code = (
+            "import signal, sys\n"
+            "def end(number, _): print('told', signal.Signals(number).name, flush=True); sys.exit(0)\n"
+            "for each in (signal.SIGTERM, signal.SIGUSR1): signal.signal(each, end)\n" + LIVE
+        )
+        async with running(nursery.supervise(nursery.spec("a", code, retire_signal=signal.SIGUSR1))) as task:
+            await nursery.wait_ready()
+            before = nursery.pid("a")
+            assert await nursery.supervisor.roll(["a"]) == ""
+            await until(lambda: not is_alive(before))
+            nursery.supervisor.stop()
+            await task
+            log = (nursery.folder / "a.log").read_text()
+            assert log.split() == ["told", "SIGUSR1", "told", "SIGTERM"]
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("turns", range(5))
 def test_a_roll_ends_whatever_comes_right_behind_it(nursery: Nursery, turns: int) -> None:
     """A stop, some turns of the loop later, which may be seen before the roll is."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import signal
 import socket
 import threading
 import time
@@ -13,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 from gateway_stage import Stage
-from raw_caller import RawCaller
+from raw_caller import RawCaller, Reply
 
 from forebay.app.applied import load_applied
 from forebay.core.events import Outcome
@@ -314,6 +315,36 @@ def test_a_drain_lets_open_streams_finish(start: Callable[..., GatewayProcess], 
     records = gateway.records()
     assert len(records) == 22
     assert {record.outcome for record in records} == {Outcome.OK}
+
+
+def test_a_worker_with_a_successor_stays_ready_and_has_no_grace(
+    start: Callable[..., GatewayProcess], upstream: Stage
+) -> None:
+    """Whoever asks at the port for its readiness may be answered by the one that goes: it is no reason to
+    look away."""
+    gateway = start(limits=GatewayLimits(drain_grace_s=60, drain_deadline_s=20))
+    gate = Gate()
+    upstream.answer = stream_behind(gate)
+    (caller,) = open_streams(gateway, 1)
+    with RawCaller(gateway.port) as watcher:
+        ask = b"GET /readyz HTTP/1.1\r\nhost: t\r\n\r\n"
+        watcher.send(ask)
+        assert watcher.read_all().status == 200
+        gateway.process.send_signal(signal.SIGUSR1)
+        for _ in range(200):
+            watcher.reply = Reply()
+            watcher.send(ask)
+            assert (watcher.read_all().status, bytes(watcher.reply.body)) == (200, b"ok\n")
+            if watcher.reply.header("connection") == "close":
+                break
+            time.sleep(0.02)
+        else:
+            raise AssertionError("it has not begun to drain")
+    gate.open()
+    assert bytes(caller.read_all().body) == WHOLE
+    begun = time.monotonic()
+    assert gateway.wait() == 0
+    assert time.monotonic() - begun < 10
 
 
 def test_after_the_deadline_each_stream_is_told_and_recorded(

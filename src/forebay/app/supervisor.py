@@ -263,7 +263,7 @@ class Supervisor:
         elif event is not ChildEvent.FAILED:
             child.roll_failure = "it ended meanwhile"
         if successor is not None:
-            stop_signal = child.spec.stop_signal if event is ChildEvent.PROBED else signal.SIGKILL
+            stop_signal = child.spec.retire_signal if event is ChildEvent.PROBED else signal.SIGKILL
             task = asyncio.ensure_future(_see_off(successor, stop_signal, child.spec.stop_deadline_s))
             self._retired[task] = child, successor
             task.add_done_callback(self._retired.pop)

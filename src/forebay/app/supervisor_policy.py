@@ -33,6 +33,8 @@ class ChildEvent(StrEnum):
     STOP = "stop"
 
 
+#: To a worker whose successor serves already: as SIGTERM, but nobody has to look away from this Forebay.
+RETIRE_SIGNAL: Final = signal.SIGUSR1
 SERVING: Final = frozenset({ChildState.READY, ChildState.ROLLING})
 S, E = ChildState, ChildEvent
 

@@ -36,6 +36,7 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     start_deadline_s: float = 120.0  #: for the probe to succeed
     restart: RestartPolicy = RestartPolicy()
     stop_signal: int = signal.SIGTERM
+    retire_signal: int = signal.SIGTERM  #: in its place where a successor serves already
     stop_deadline_s: float = 10.0  #: then SIGKILL
     stop_stage: int = 0  #: children of a lower stage are gone before those of a higher one are asked to end
 

@@ -119,6 +119,15 @@ def find_supervisor(path: Path) -> int | None:
     return None
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal: most signals end a process that has none."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc", str(pid), "status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
 def compute_mark(data: Path) -> str:
     """Names a data folder in its workers' environment: one path in two containers is two."""
     status = data.stat()

@@ -13,6 +13,7 @@ import msgspec
 
 from forebay.app.config import CONFIG_FILE_NAME, Config
 from forebay.app.config_running import STARTED_CONFIG
+from forebay.app.supervisor_policy import RETIRE_SIGNAL
 from forebay.app.supervisor_probe import HttpProbe
 from forebay.app.supervisor_process import ChildSpec
 from forebay.engines import plan as engines
@@ -100,6 +101,7 @@ def plan_worker(config: Config, index: int, place: Place) -> ChildSpec:
         probe=WorkerProbe(config.metrics_path, index, place.gateway_url),
         needs=(CONTROL,),
         start_deadline_s=WORKER_START_S,
+        retire_signal=RETIRE_SIGNAL,
         stop_deadline_s=drain.grace_s + drain.deadline_s + DRAIN_MARGIN_S,
         stop_stage=WORKERS_STAGE,
     )

@@ -24,6 +24,7 @@ from forebay.app.applied import Applied, save_applied
 from forebay.app.clock import SystemClock
 from forebay.app.redaction import log_to_stderr, redactor
 from forebay.app.secret_refs import read_secret
+from forebay.app.supervisor_policy import RETIRE_SIGNAL
 from forebay.app.worker_files import SecretFiles, SnapshotFile
 from forebay.core.prices import PriceBook
 from forebay.core.routes import Endpoint, Snapshot
@@ -98,6 +99,7 @@ class Worker:
         self._server = Server(self._app.handle, limits.connections_max, self._service.memory, turn)
         self._listener = socket.socket(fileno=listen_fd)
         self._stopping = asyncio.Event()
+        self._has_successor = False
 
     def _build(self, snapshot: Snapshot, before: State | None) -> State:
         layout = compute_layout(snapshot.table)
@@ -134,6 +136,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
+        loop.add_signal_handler(RETIRE_SIGNAL, self._retire)
         self._listener.setblocking(False)
         await self._server.start(self._listener)
         self._tell_applied()
@@ -214,12 +217,18 @@ class Worker:
         except OSError as error:
             logger.error("the status can't be written: %s", error)
 
+    def _retire(self) -> None:
+        if not self._stopping.is_set():
+            self._has_successor = True
+            self._stopping.set()
+
     async def _drain(self) -> None:
         """Readiness off, no new callers, streams finish, and what is left at the deadline is told so."""
         limits = self._service.state.snapshot.limits
-        self._app.ready = False
+        # With a successor the port is as ready as before, and a load balancer has nothing to look away from.
+        self._app.ready = self._has_successor
         await self._service.mirrors.close()
-        await asyncio.sleep(limits.drain_grace_s)
+        await asyncio.sleep(0 if self._has_successor else limits.drain_grace_s)
         self._server.stop_accepting()
         self._quota.waits.close()
         self._service.crowd.close()

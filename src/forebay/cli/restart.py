@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from forebay.app.config_running import load_live_state
-from forebay.app.supervisor_state import ROLL_DONE, ROLL_RUNS, ROLL_SIGNAL, RunState, find_supervisor
+from forebay.app.supervisor_state import ROLL_DONE, ROLL_RUNS, ROLL_SIGNAL, RunState, catches, find_supervisor
 from forebay.app.up_children import is_worker
 from forebay.cli.terminal import Failure, Outcome, paint
 from forebay.cli.usable_config import load_usable_config
@@ -34,6 +34,9 @@ def restart(file: Path | None) -> Outcome:
     # By the lock, for a process id in an old file may be anybody's by now.
     if state is None or state.stopping or find_supervisor(config.lock_path) != state.pid:
         raise Failure("no Forebay runs here", hint="start it: forebay up")
+    if not catches(state.pid, ROLL_SIGNAL):  # of an earlier version: the signal would end it
+        hint = "end it, and start it again with this one: forebay up"
+        raise Failure("the Forebay that runs here is of a version that knows no rolling restart", hint=hint)
     before = {child.name: child.pid for child in state.children if is_worker(child.name)}
     console = Console(stderr=True)
     try:
