@@ -12,6 +12,7 @@ from forebay.core.engine_load import EngineState
 from forebay.gateway.board_client import BoardClient
 from forebay.gateway.loads import Loads
 from forebay.gateway.metrics import Cells
+from forebay.gateway.policy.account import Word
 from forebay.gateway.policy.load import ReplicaLoad
 from forebay.gateway.policy.news import News, PlaceCount, SaidUse, SaidWord, is_time
 
@@ -42,7 +43,8 @@ class Board:
             return  # nothing is chosen by loads
         self._client.keep_connected()
         if self._rounds % TELL_EVERY == 0:
-            self._client.tell(self._take_news())
+            if self._client.is_connected:  # else it stays news
+                self._client.tell(self._take_news())
             self._loads.sweep(self._now())
             cells.tell_board(self._is_heard, self._count_engines())
 
@@ -71,12 +73,15 @@ class Board:
                 yield PlaceCount(place, 0, 0)
 
     def _take_words(self) -> Iterator[SaidWord]:
-        words = [load.word for load in self._loads.by_id.values()]
-        words += [account.word for account in self._loads.accounts.values()]
-        for word in words:
+        for word in self._list_words():
             if word.is_news:
                 word.is_news = False
                 yield SaidWord(word.id, word.said_at, word.retry_at)
+
+    def _list_words(self) -> list[Word]:
+        words = [load.word for load in self._loads.by_id.values()]
+        words += [account.word for account in self._loads.accounts.values()]
+        return words
 
     def _take_uses(self) -> Iterator[SaidUse]:
         for account in self._loads.accounts.values():
@@ -87,7 +92,13 @@ class Board:
     # --- hearing --------------------------------------------------------------------------------------------
 
     def begin_line(self) -> None:
+        """The board may be a new one, which knows nothing: all that holds is news for it."""
+        now = self._now()
         self._told.clear()
+        for word in self._list_words():
+            word.is_news |= now < word.retry_at
+        for account in self._loads.accounts.values():
+            account.is_news |= now < account.reset_at
 
     def lose_line(self) -> None:
         self._is_heard = False
