@@ -15,6 +15,7 @@ from forebay.gateway.policy.news import (
     ADAPTERS_MAX,
     ENGINES_MAX,
     PART_MAX,
+    WORD_MAX_S,
     EngineNews,
     News,
     PlaceCount,
@@ -107,9 +108,35 @@ def test_who_says_too_much_is_heard_no_more() -> None:
     old = tuple(SaidWord(whose, 1.0, 50.0) for whose in range(SAID_MAX))
     merging.note("b", News(words=old), 40.0)
     merging.note("b", News(words=(SaidWord(SAID_MAX, 1.0, 200.0),)), NOW)  # the others have passed
-    new = tuple(SaidWord(SAID_MAX + whose, 2.0, 200.0) for whose in range(SAID_MAX + 1))
-    with pytest.raises(BoardFull):
-        merging.note("b", News(words=new), NOW)
+
+
+def test_who_says_too_much_of_others_costs_nobody_a_line_and_the_newest_is_kept() -> None:
+    merging = Merging()
+    for name in ("bad", "good"):
+        merging.join(name)
+    words = tuple(SaidWord(whose, 1.0, 1e11) for whose in range(3 * SAID_MAX))
+    uses = tuple(SaidUse(whose, 1.0, 1e11, 1e11) for whose in range(3 * SAID_MAX))
+    merging.note("bad", News(words=words, uses=uses), NOW)
+    new = News(words=(SaidWord(1 << 40, NOW - 1, 200.0),), uses=(SaidUse(1 << 40, NOW - 1, 200.0, 0.5),))
+    merging.note("good", new, NOW)
+    told = merging.take("bad")
+    assert (told.words, told.uses) == (new.words, new.uses)
+    assert len(merging.read().words) <= SAID_MAX
+    assert len(merging.read().uses) <= SAID_MAX
+
+
+def test_a_word_of_the_future_keeps_nobody_from_a_newer_one() -> None:
+    merging = Merging()
+    for name in ("bad", "good"):
+        merging.join(name)
+    merging.note("bad", News(words=(SaidWord(1, 1e11, 1e11),), uses=(SaidUse(1, 1e11, 1e11, 1e11),)), NOW)
+    told = merging.take("good")
+    assert told.words == (SaidWord(1, NOW, NOW + WORD_MAX_S),)
+    assert told.uses == (SaidUse(1, NOW, NOW + 86_400, 1.0),)
+    new = News(words=(SaidWord(1, NOW + 1, NOW + 5),), uses=(SaidUse(1, NOW + 1, NOW + 5, 0.1),))
+    merging.note("good", new, NOW + 2)
+    told = merging.take("bad")
+    assert (told.words, told.uses) == (new.words, new.uses)
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e300])

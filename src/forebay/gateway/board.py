@@ -14,10 +14,9 @@ from forebay.gateway.loads import Loads
 from forebay.gateway.metrics import Cells
 from forebay.gateway.policy.account import Word
 from forebay.gateway.policy.load import ReplicaLoad
-from forebay.gateway.policy.news import News, PlaceCount, SaidUse, SaidWord, is_time
+from forebay.gateway.policy.news import WORD_MAX_S, News, PlaceCount, SaidUse, SaidWord, is_time
 
 TELL_EVERY = 2  #: sweeps between two times that it tells: 0.2 s
-WORD_MAX_S = 3600.0  #: that somebody else's word holds at most
 
 
 class Board:

@@ -4,10 +4,17 @@ It holds numbers of places and never what they stand for.  Whatever order news c
 what a worker has been told in the end is the sum of all the others.
 """
 
-from forebay.gateway.policy.news import News, PlaceCount, SaidUse, SaidWord, is_time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from forebay.core.retry_after import MAX_S as RESET_MAX_S
+from forebay.gateway.policy.news import WORD_MAX_S, News, PlaceCount, SaidUse, SaidWord, is_time
 
 PLACES_MAX = 20_000  #: of one worker
 SAID_MAX = 20_000  #: words of places and accounts, and again uses of accounts
+
+
+Said = TypeVar("Said", SaidWord, SaidUse)
 
 
 class BoardFull(ValueError):
@@ -75,30 +82,28 @@ class Merging:
             known = self._words.get(word.whose)
             if not is_time(word.said_at) or not is_time(word.retry_at):
                 continue
-            if known is None or known.said_at < word.said_at:
-                self._words[word.whose] = word
+            said_at, retry_at = min(word.said_at, now), min(word.retry_at, now + WORD_MAX_S)
+            if known is None or known.said_at < said_at:
+                self._words[word.whose] = SaidWord(word.whose, said_at, retry_at)
                 for other, worker in self._workers.items():
                     if other != name:
                         worker.untold_words.add(word.whose)
         if len(self._words) > SAID_MAX:
-            self._words = {whose: word for whose, word in self._words.items() if word.retry_at > now}
-        if len(self._words) > SAID_MAX:
-            raise BoardFull(f"more than {SAID_MAX} refusals at a time")
+            self._words = _thin(self._words, lambda word: word.retry_at > now)
 
     def _note_uses(self, name: str, news: News, now: float) -> None:
         for use in news.uses:
             known = self._uses.get(use.account)
             if not is_time(use.said_at) or not is_time(use.reset_at) or not is_time(use.used):
                 continue
-            if known is None or known.said_at < use.said_at:
-                self._uses[use.account] = use
+            said_at, reset_at = min(use.said_at, now), min(use.reset_at, now + RESET_MAX_S)
+            if known is None or known.said_at < said_at:
+                self._uses[use.account] = SaidUse(use.account, said_at, reset_at, min(use.used, 1.0))
                 for other, worker in self._workers.items():
                     if other != name:
                         worker.untold_uses.add(use.account)
         if len(self._uses) > SAID_MAX:
-            self._uses = {account: use for account, use in self._uses.items() if use.reset_at > now}
-        if len(self._uses) > SAID_MAX:
-            raise BoardFull(f"more than {SAID_MAX} accounts at a time")
+            self._uses = _thin(self._uses, lambda use: use.reset_at > now)
 
     def _add(self, place: int, before: tuple[int, int], after: tuple[int, int]) -> None:
         if before == after:
@@ -135,3 +140,15 @@ class Merging:
         counts = tuple(PlaceCount(place, *total) for place, total in self._sums.items())
         words, uses = tuple(self._words.values()), tuple(self._uses.values())
         return News(counts, words, uses, workers=self.size)
+
+
+def _thin(said: Mapping[int, Said], holds: Callable[[Said], bool]) -> dict[int, Said]:
+    """What still holds; where that is too much, the newest half of what there is room for.
+
+    Nobody is blamed for it: whoever said too much must not cost the others their lines.
+    """
+    left = {id: each for id, each in said.items() if holds(each)}
+    if len(left) > SAID_MAX:
+        newest = sorted(left.items(), key=lambda item: item[1].said_at)
+        left = dict(newest[-SAID_MAX // 2 :])
+    return left

@@ -14,6 +14,7 @@ from forebay.core.engine_load import EngineLoad
 PART_MAX = 2000  #: things of one kind in a message
 ENGINES_MAX = 200  #: engines in a message, which may hold long lists of adapters
 ADAPTERS_MAX = 64  #: of an engine, that are told; of 128 bytes each at most
+WORD_MAX_S = 3600.0  #: that somebody else's word holds at most
 TIME_MAX = 1e12  #: seconds that no clock will show
 
 Id = Annotated[int, msgspec.Meta(ge=0)]
