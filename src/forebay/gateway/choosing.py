@@ -166,11 +166,8 @@ class Chooser:
         assert plan is not None
         for number, (start, route) in enumerate(exchange.fallbacks):
             target = plan[start]
-            if has_queue(exchange, route):
-                fleet = route.find_fleet(exchange.endpoint)
-                index = next((at for at in fleet.seats if route.places[at] is target), None)
-                if index is None or not self._crowd.is_open(fleet, index, now):
-                    continue
+            if not self.is_open(exchange, route, target):
+                continue
             exchange.plan, exchange.target_state = plan[start:], target
             exchange.fallbacks = tuple((at - start, each) for at, each in exchange.fallbacks[number:])
             exchange.tries.targets_left = len(plan) - start
@@ -178,6 +175,14 @@ class Chooser:
                 hold(exchange, target, exchange.load_tokens, now)
             return True
         return False
+
+    def is_open(self, exchange: Exchange, route: RouteState, target: TargetState) -> bool:
+        """Whether a place can have a request at once: it is not full, and nobody waits for it."""
+        if not has_queue(exchange, route):
+            return True
+        fleet = route.find_fleet(exchange.endpoint)
+        index = next((at for at in fleet.seats if route.places[at] is target), None)
+        return index is not None and self._crowd.is_open(fleet, index, self._get_time())
 
     async def find_room(self, exchange: Exchange) -> ForebayError | None:
         """Where another model comes next, takes those from the plan whose limits have no room.

@@ -85,12 +85,15 @@ class Decider:
         exchange.state.cells.count_retry("made")
 
     def find_next(self, exchange: Exchange) -> TargetState | None:
-        """The place that comes next, of the same model; None where there is none."""
+        """The place that comes next, of the same model, if a request that is under way may have it as well:
+        it is in service and not full."""
         tries, route = exchange.tries, exchange.route
         assert route is not None
         if not tries.has_alternative or any(at == tries.made for at, _ in exchange.fallbacks):
             return None
-        return (route.targets if exchange.plan is None else exchange.plan)[tries.made]
+        target = (route.targets if exchange.plan is None else exchange.plan)[tries.made]
+        is_fit = is_in_service(target, self._get_time()) and self._chooser.is_open(exchange, route, target)
+        return target if is_fit else None
 
     def has_room(self, exchange: Exchange) -> bool:
         """Whether the budget has room for one more attempt of a request."""

@@ -19,7 +19,7 @@ from forebay.core.errors import ForebayError, StaleConnection, TargetError, Upst
 from forebay.core.routes import Hedge
 from forebay.gateway.answers import JSON_TYPE, STREAM_TYPE, Answer, read_answer
 from forebay.gateway.crossing import Crossing
-from forebay.gateway.deciding import Decider, is_in_service
+from forebay.gateway.deciding import Decider
 from forebay.gateway.memory import Memory
 from forebay.gateway.model import Dialect, Exchange, TargetState
 from forebay.gateway.policy.attempt import Happened, Step, choose_step, name_error, name_status
@@ -187,7 +187,7 @@ class Hedger:
         assert route is not None
         decider.complete_plan(exchange)
         target = decider.find_next(exchange)
-        if target is None or not is_in_service(target, self._loop.time()):
+        if target is None:
             return None
         has_budget = known.has_allowance and decider.has_room(exchange)
         if choose_step(tries, Happened.SILENT, has_budget=has_budget) is not Step.HEDGE:
