@@ -5,7 +5,10 @@ It opens no connection and refuses no snapshot for one target's sake.
 
 import ssl
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from forebay.core.errors import TargetError, TargetMisconfigured, UpstreamCredentials
 from forebay.core.routes import Endpoint, Snapshot, Target
@@ -42,6 +45,7 @@ def build_state(
         now: the loop's time, from which on places start slowly that are new; None where none does.
     """
     ways = Ways(dialect, find_way)
+    share: dict[Any, Any] = {}
     loads = loads or Loads()
     parts = loads.follow(snapshot.table, snapshot.quota_workers)
     targets: dict[str, TargetState] = {}
@@ -50,7 +54,9 @@ def build_state(
         for target in route.targets:
             if target.id not in targets:
                 load = parts.replicas.get(target.id)
-                targets[target.id] = _build_target(target, client, cells, read_secret, ways, load)
+                targets[target.id] = _build_target(
+                    _share_values(target, share), client, cells, read_secret, ways, load
+                )
         places = tuple(targets[target.id] for target in route.targets)
         groups = parts.groups.get(route.model, ())
         is_known = all(group.load.has_capacity for group in groups)
@@ -86,6 +92,16 @@ def list_problems(state: State) -> list[str]:
         if target.problem is not None
     }
     return list(found.values())
+
+
+def _share_values(target: Target, known: dict[Any, Any]) -> Target:
+    """The same, with the values that many targets have alike kept once: requests go to another target each
+    time, and what they read of it is then in the processor's caches all the same."""
+    alike = (target.pool, target.tier, target.region, target.model, target.version, target.timeouts)
+    pool, tier, region, model, version, timeouts = (known.setdefault(value, value) for value in alike)
+    return msgspec.structs.replace(
+        target, pool=pool, tier=tier, region=region, model=model, version=version, timeouts=timeouts
+    )
 
 
 def _build_target(

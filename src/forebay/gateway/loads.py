@@ -16,7 +16,7 @@ from forebay.core.engine_load import ENGINE_STALE_S, EngineLoad
 from forebay.core.routes import Order, Route, RouteTable, Target
 from forebay.gateway.policy.account import Account
 from forebay.gateway.policy.fleet import Group, GroupKey, Member, make_group_key
-from forebay.gateway.policy.load import PoolLoad, ReplicaLoad
+from forebay.gateway.policy.load import PoolLoad, ReplicaLoad, Trouble
 from forebay.gateway.policy.told import tell_pool
 
 Place = tuple[str, str, str | None]  #: address, the model's name there, and where its key is found
@@ -60,6 +60,7 @@ class Loads:
         self._seen_workers = 1  #: whose requests it sees, itself among them
         self.by_id: dict[int, ReplicaLoad] = {}  #: places, by the names that workers have for them
         self.accounts: dict[int, Account] = {}  #: likewise
+        self._trouble = Trouble()
         self._early: dict[str, tuple[EngineLoad, float]] = {}  # of targets that no table had yet
 
     def follow(self, table: RouteTable, workers: int) -> FleetParts:
@@ -94,7 +95,9 @@ class Loads:
                 if pool_key not in pools:
                     loads = tuple(dict.fromkeys(member.load for member in group))
                     members[pool_key] = loads
-                    pools[pool_key] = known.pools.get(pool_key) or PoolLoad(len(loads), *capacity, share)
+                    pools[pool_key] = known.pools.get(pool_key) or PoolLoad(
+                        len(loads), *capacity, share, self._trouble
+                    )
                 made.append(Group(group, pools[pool_key]))
             groups[route.model] = tuple(made)
         counted = {

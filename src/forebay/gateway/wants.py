@@ -60,10 +60,14 @@ def read_want(exchange: Exchange, fleet: Fleet) -> Want:
     if tokens > fleet.window_min and read_needs(body, _MEDIA):
         tokens = fleet.window_min  # its bytes say nothing of its tokens, so its length is no reason
     choosing = fleet.choosing
-    session = exchange.call.headers.get(SESSION_HEADER, b"")[:SESSION_MAX_BYTES]
-    if not session and choosing.affinity is Affinity.SESSION:
-        session = _read_user(body)
+    session = exchange.call.headers.get(SESSION_HEADER)
+    if not session:
+        if choosing.affinity is Affinity.NONE:
+            return Want(tokens, output, needs, exchange.key.priority)
+        if choosing.affinity is Affinity.SESSION:
+            session = _read_user(body)
     if session:
+        session = session[:SESSION_MAX_BYTES]
         affinity: int | None = crc32(session)
     elif choosing.affinity is Affinity.PREFIX:
         affinity = crc32(find_prefix(body, choosing.prefix_bytes))

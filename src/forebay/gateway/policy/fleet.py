@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from math import log
+from math import inf, log
 
 from forebay.core.keys import TIERS
 from forebay.core.routes import CAPABILITIES, Choosing, Target
-from forebay.gateway.policy.load import PoolLoad, ReplicaLoad
+from forebay.gateway.policy.load import PoolLoad, ReplicaLoad, Trouble
 
 RING_POINTS = 32  #: of each replica on its pool's ring
 NOMINAL_REQUESTS = 16  #: that a replica of unknown capacity is taken to serve at once, in scores
@@ -21,6 +21,7 @@ MIX = 0x9E3779B1  #: an odd number that mixes bits when they are multiplied with
 UNBOUNDED = 1 << 62  #: tokens of a context window that nobody named
 ALL_CAPABILITIES = (1 << len(CAPABILITIES)) - 1
 GroupKey = tuple[object, ...]
+ENDLESS = Trouble(inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ class Fleet:
     Attributes:
         lacking: capabilities that some group does not have; no other needs to be looked for in a request.
         window_min: tokens that fit everywhere.
+        trouble: of all its pools; while there is none, all of its places are in service.
         adapter_key: 32 bits that stand for the model's name at the first place, for `Affinity.ADAPTER`.
     """
 
@@ -129,6 +131,7 @@ class Fleet:
         self.tiers = order_tiers(make_tier(name, by_tier[name]) for name in names)
         self.groups = tuple(group for tier in self.tiers for group in tier.groups)
         self.loads = tuple(group.load for group in self.groups)
+        self.trouble = find_trouble(self.loads)
         self.choosing = choosing
         self.size = sum(group.size for group in self.groups)
         self.lacking = 0
@@ -142,6 +145,12 @@ class Fleet:
     def seats(self) -> dict[int, tuple[Group, Member]]:
         """By their place among the targets of the route."""
         return {member.index: (group, member) for group in self.groups for member in group.members}
+
+
+def find_trouble(loads: Iterable[PoolLoad]) -> Trouble:
+    """What these pools share; one that never ends where they share none, so that each is looked at."""
+    found = {load.trouble for load in loads}
+    return found.pop() if len(found) == 1 else ENDLESS
 
 
 def compute_mask(capabilities: Iterable[str] | None) -> int:

@@ -13,6 +13,7 @@ from forebay.gateway.policy.pace import Pace
 from forebay.gateway.policy.pool_load import PRESSURE_DECAY_S as PRESSURE_DECAY_S
 from forebay.gateway.policy.pool_load import TINY as TINY
 from forebay.gateway.policy.pool_load import PoolLoad as PoolLoad
+from forebay.gateway.policy.pool_load import Trouble as Trouble
 
 EJECT_AFTER = 5  #: failures in a row
 EJECT_S, EJECT_MAX_S = 10.0, 300.0  #: twice as long each time

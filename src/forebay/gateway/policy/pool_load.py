@@ -29,6 +29,18 @@ class Replica(Protocol):
     def compute_share(self, now: float) -> float: ...
 
 
+class Trouble:
+    """Of many pools together: until when one of them may have a replica that is out of service.
+
+    For all who choose, so that most requests make one comparison in place of one for each pool.
+    """
+
+    __slots__ = ("until",)
+
+    def __init__(self, until: float = 0.0) -> None:
+        self.until = until
+
+
 class PoolLoad(Pace):
     """Of all replicas of a pool together.
 
@@ -36,6 +48,7 @@ class PoolLoad(Pace):
         size: how many replicas there are.
         requests_max, tokens_max: what they serve well at once, all together; 0 if nobody knows.
         workers: between whom that is shared, because each sees its own requests alone.
+        trouble: of all pools that are chosen among together.
     """
 
     __slots__ = (
@@ -61,6 +74,7 @@ class PoolLoad(Pace):
         "told",
         "told_at",
         "told_wait_s",
+        "trouble",
         "unfit",
         "unfit_until",
         "used",
@@ -68,9 +82,15 @@ class PoolLoad(Pace):
     )
 
     def __init__(
-        self, size: int, requests_max: float = 0, tokens_max: float = 0, workers: float = 1.0
+        self,
+        size: int,
+        requests_max: float = 0,
+        tokens_max: float = 0,
+        workers: float = 1.0,
+        trouble: Trouble | None = None,
     ) -> None:
         super().__init__()
+        self.trouble = Trouble() if trouble is None else trouble
         self.size = size
         self.requests = self.tokens = 0
         self.asked_at = self.first_at  #: when this worker began a request there last
@@ -179,6 +199,7 @@ class PoolLoad(Pace):
         still = tuple(each for each in self.unfit if each is not replica and each.unfit_until > now)
         self.unfit = still if fit else (*still, replica)
         self.unfit_until = max((each.unfit_until for each in self.unfit), default=0.0)
+        self.trouble.until = max(self.trouble.until, self.unfit_until)
         self._look_who_is_fit(now)
 
     def note_slow(self, replica: Replica, now: float) -> None:

@@ -99,10 +99,11 @@ def choose_first(fleet: Fleet, want: Want, now: float, draw: float) -> int | Non
         draw = (want.affinity * MIX & 0xFFFFFFFF) / 0x100000000
     tiers = fleet.tiers
     at, left = _pick_tier(fleet, tiers, want, now, draw)
-    for tier in tiers[:1] if left is draw else tiers:
-        for load in tier.loads:
-            if now < load.unfit_until:
-                return None
+    if now < fleet.trouble.until:
+        for tier in tiers[:1] if left is draw else tiers:
+            for load in tier.loads:
+                if now < load.unfit_until:
+                    return None
     tier = tiers[at]
     if tier.is_weighted or len(tier.groups) == 1 or want.is_sticky:
         group = _rank_groups(fleet, tier, want, now, left)[0]
@@ -114,6 +115,8 @@ def choose_first(fleet: Fleet, want: Want, now: float, draw: float) -> int | Non
 
 def count_fit(fleet: Fleet, now: float) -> int:
     """How many places are in service."""
+    if now >= fleet.trouble.until:
+        return fleet.size
     return fleet.size - sum(
         len(find_unfit(group, now)) for group in fleet.groups if now < group.load.unfit_until
     )
@@ -265,8 +268,9 @@ def is_better(one: Group, other: Group, fleet: Fleet, want: Want, now: float) ->
         pace, pace.first_s, pace.first_at, against, against.first_s, against.first_at, old
     ):
         one_s, other_s = pace.first_s, against.first_s
-    if (pace.token_at >= old and against.token_at >= old) or _hold_still(
-        pace, pace.token_s, pace.token_at, against, against.token_s, against.token_at, old
+    if (pace.token_at >= old and against.token_at >= old) or (
+        (pace.token_s or against.token_s)
+        and _hold_still(pace, pace.token_s, pace.token_at, against, against.token_s, against.token_at, old)
     ):
         one_s += pace.token_s * want.output_tokens
         other_s += against.token_s * want.output_tokens
