@@ -58,7 +58,9 @@ fill() {
 node_clients() {
   local lock=tests/node/package-lock.json installed=tests/node/node_modules/.installed.json
   cmp -s "$lock" "$installed" && return 0
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then debian node=nodejs npm=npm; fi
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    debian node=nodejs npm=npm || say "Debian's nodejs and npm could not be installed"
+  fi
   if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
     say "There is no node and npm here: the tests with Node clients will be skipped"
     return 0
