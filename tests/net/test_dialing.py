@@ -1,6 +1,7 @@
 """The way to a place: names that change what they stand for, several addresses, proxies, and mutual TLS."""
 
 import asyncio
+import gc
 import socket
 import ssl
 import time
@@ -142,7 +143,7 @@ def test_a_name_that_comes_to_stand_for_another_address_is_followed(
 
 def test_an_old_connection_serves_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        monkeypatch.setattr(client_module, "AGE_MAX_S", 0.0)
+        monkeypatch.setattr(client_module, "AGE_MAX_S", -2.0)  # older than the client's time is behind
         with ThreadedUpstream(echo) as upstream, origin_at(f"http://localhost:{upstream.port}") as origin:
             await ask(origin, await origin.connect(5))
             assert origin.pop_idle() is None
@@ -208,6 +209,23 @@ def test_who_gives_up_waiting_takes_the_resolver_from_nobody() -> None:
                 await hasty
             names.hangs.set()
             assert await patient
+
+    run(scenario, "asyncio")
+
+
+def test_a_resolver_that_fails_when_nobody_waits_any_more_is_nobody_s_trouble() -> None:
+    """And no traceback in the log, each time."""
+
+    async def scenario() -> None:
+        names = Names(asyncio.get_running_loop(), socket.gaierror(-2, "Name or service not known"))
+        names.hangs = asyncio.Event()
+        with origin_at("http://fleet:80") as origin:
+            with pytest.raises(ConnectTimeout):
+                await origin.connect(0.02)
+            names.hangs.set()
+            await turn()
+        del origin
+        gc.collect()
 
     run(scenario, "asyncio")
 

@@ -254,6 +254,15 @@ def test_nothing_goes_out_before_the_first_event() -> None:
     assert meter.feed(event) == b": wait\n\n" + event
 
 
+def test_a_preamble_that_is_too_long_is_content() -> None:
+    """Or what was held of it would be lost, for nothing goes out before the first content."""
+    meter = MediaMeter(HEARD, (), (), event_max_bytes=1 << 20)
+    comment = b": " + b"x" * 1000 + b"\n\n"
+    out = b"".join(meter.feed(comment) for _ in range(100))
+    assert meter.content_seen
+    assert out == comment * 100
+
+
 def test_an_event_that_is_too_large() -> None:
     meter = MediaMeter(DREW, (), (), event_max_bytes=1000)
     with pytest.raises(EventTooLarge):

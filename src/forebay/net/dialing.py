@@ -191,6 +191,7 @@ class Dialer:
         """
         if self._lookup is None or self._lookup.done():
             self._lookup = self._loop.create_task(self._look_up())
+            self._lookup.add_done_callback(_take_note)
         try:
             async with asyncio.timeout(RESOLVE_MAX_S if self._known else None):
                 return await asyncio.shield(self._lookup)
@@ -221,3 +222,9 @@ class Dialer:
             if not data:
                 raise ProxyRefused("it closed the connection instead of an answer")
             answer += data
+
+
+def _take_note(lookup: asyncio.Task[list[Found]]) -> None:
+    """Or the loop would complain of a failure for which nobody waited any more."""
+    if not lookup.cancelled():
+        lookup.exception()

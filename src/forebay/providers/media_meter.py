@@ -21,7 +21,7 @@ from forebay.providers.openai_usage import Reading
 from forebay.providers.usage_rules import plant
 
 _DONE: Final = b"[DONE]"
-_HELD_MAX_BYTES: Final = 64 * 1024  #: of a preamble; a longer one is handed on
+_HELD_MAX_BYTES: Final = 64 * 1024  #: a preamble longer than this is taken for content
 #: Behind which nothing follows.
 _LAST: Final = frozenset(("transcript.text.done", "speech.audio.done"))
 #: An image each.
@@ -148,6 +148,7 @@ class MediaMeter:
         if not self.content_seen and len(block) <= _HELD_MAX_BYTES:
             self._held = block  # comments, or an error: another target may still answer
             return b""
+        self.content_seen = True
         self._held = b""
         return block
 
