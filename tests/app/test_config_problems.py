@@ -22,6 +22,19 @@ MODEL = "models:\n  m:\n    endpoints: [chat/completions]\n    targets:\n      -
 
 #: text, line, key, a part of the message, a part of the hint
 MISTAKES = [
+    (
+        "models:\n  m:\n    routing: {hedge: {after_quantile: 95}}\n",
+        *(3, "models.m.routing.hedge.after_quantile", "at most 0.999", "95 % is 0.95"),
+    ),
+    (
+        "models:\n  m:\n    mirrors: [{model: n, share: 20}]\n",
+        *(3, "models.m.mirrors[0].share", "at most 1", "20 % is 0.2"),
+    ),
+    (
+        "models:\n  m:\n    endpoints: [v1/embedings]\n",
+        *(3, "models.m.endpoints[0]", "not one of", "did you mean `embeddings`?"),
+    ),
+    ("gateway:\n  body_max_bytes: 32MB\n", 2, "gateway.body_max_bytes", "whole number", "and unit"),
     ("gateway:\n  prot: 1\n", 2, "gateway.prot", "unknown key", "did you mean `port`?"),
     ("gateway:\n  max-connections: 1\n", 2, "gateway.max-connections", "unknown key", "connections_max"),
     ("port: 1\n", 1, "port", "unknown key", "did you mean `gateway.port`?"),
@@ -257,6 +270,17 @@ def test_load_raises_all_of_them(tmp_path: Path) -> None:
 
 
 WARNINGS = [
+    (
+        MODEL + "{url: 'http://127.0.0.1:1/v1'}\n    routing: {spill_at: 0.5}\n",
+        "models.m.routing.spill_at",
+        "no effect",
+    ),
+    (
+        MODEL + "{pool: p, model: m}\n"
+        "pools: {p: {tier: provisioned, engine: vlm, replicas: ['http://127.0.0.1:1/v1']}}\n",
+        "pools.p.engine",
+        "no engine of that name is asked",
+    ),
     ("gateway: {host: 0.0.0.0}\n", "gateway.host", "open to the network"),
     ("control: {host: '::'}\n", "control.host", "open to the network"),
     ("models: {}\n", "models", "no models"),

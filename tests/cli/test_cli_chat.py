@@ -81,7 +81,7 @@ def test_the_answer_goes_to_stdout_and_the_rest_to_stderr(gateway: ThreadedUpstr
                 {"role": "user", "content": "Hi!"},
             ],
             "max_tokens": 1000,
-            "temperature": 0.2,
+            "temperature": 0.0,
             "stream": True,
             "stream_options": {"include_usage": True},
         }

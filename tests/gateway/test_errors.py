@@ -57,6 +57,23 @@ def test_an_unknown_path(gateway: GatewayProcess, path: str, method: str) -> Non
     assert len(reply.body) < 1000
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/messages", "/v1/messages"),
+        ("/v1/chat/completion", "/v1/chat/completions"),
+        ("/v1/embeddings/", "/v1/embeddings"),
+        ("/models", "/v1/models"),
+        ("/nothing", None),
+    ],
+)
+def test_a_path_that_is_almost_right(gateway: GatewayProcess, path: str, meant: str | None) -> None:
+    reply = httpx.post(f"http://127.0.0.1:{gateway.port}{path}", json={})
+    message = reply.json()["error"]["message"]
+    assert message.endswith(f"did you mean {meant}?" if meant else "/v2/models/{model}/ready")
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"])
 @pytest.mark.parametrize("path", ["chat/completions", "completions", "embeddings"])
 def test_a_method_that_inference_does_not_take(client: httpx.Client, path: str, method: str) -> None:

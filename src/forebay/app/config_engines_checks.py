@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from forebay.app.config_engines import AUTO, KINDS, WARMED_ENDPOINTS, read_prompts
+from forebay.app.config_explain import suggest
 from forebay.app.config_problems import Severity, format_key
 from forebay.app.config_source import KeyPath
 from forebay.app.config_values import ConfigOrigin
-from forebay.engines.load_names import find_kind
+from forebay.engines.load_names import EngineKind, find_kind
 
 Found = tuple[KeyPath, str, str, Severity, bool]
 _WARMED_DIALECT: Final = "openai"
@@ -31,6 +32,10 @@ def check_pool_engines(data: Mapping[str, Any], origin: ConfigOrigin) -> Iterato
 
 def _check_metrics(path: KeyPath, pool: Mapping[str, Any]) -> Iterator[Found]:
     metrics, engine, replicas = pool.get("metrics"), pool.get("engine"), pool.get("replicas")
+    is_unknown = isinstance(engine, str) and find_kind(engine) is None
+    if metrics is None and is_unknown and (close := suggest(str(engine), list(EngineKind))) is not None:
+        message = "no engine of that name is asked for its load"
+        yield (*path, "engine"), message, f"did you mean `{close}`?", Severity.WARNING, False
     place = (*path, "metrics")
     if metrics == AUTO and not (isinstance(engine, str) and find_kind(engine)):
         hint = f"say which `engine` it is, of {KINDS}, or give the path of its metrics page"

@@ -5,6 +5,7 @@ not exist.
 """
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -22,14 +23,15 @@ Words = tuple[str, str]
 def explain_errors(error: ValidationError, source: Source) -> list[ConfigProblem]:
     """One problem for each error, without the copies that a filled-in default would make."""
     problems: list[ConfigProblem] = []
-    items = error.errors(include_url=False, include_input=False)
+    items = error.errors(include_url=False)
     for item in items:
         if item["type"] == "too_short" and any(_is_below(other["loc"], item["loc"]) for other in items):
             continue  # only because the wrong ones in the list do not count
         path = _clean_path(item["loc"])
         if path and path[0] in ("engines", "models") and path[0] not in source.data:
             continue  # made from the other one, where the same mistake is reported
-        message, hint = _explain(item["type"], item.get("ctx", {}), item["msg"], path)
+        ctx = {"input": item.get("input"), **item.get("ctx", {})}
+        message, hint = _explain(item["type"], ctx, item["msg"], path)
         problem = ConfigProblem(
             file=source.file, line=source.line(path), key=format_key(path), message=message, hint=hint
         )
@@ -82,7 +84,7 @@ def _explain(kind: str, ctx: Mapping[str, Any], raw: str, path: KeyPath) -> Word
         word = "unknown kind of engine" if kind == "union_tag_invalid" else "`kind` is missing"
         return word, suggest_hint(tag, _KINDS, "the kinds are")
     if kind in ("literal_error", "enum"):
-        return "not one of the values that are possible", f"possible: {ctx.get('expected', '')}"
+        return "not one of the values that are possible", _hint_choice(ctx)
     if kind in _TABLE:
         return _TABLE[kind](ctx)
     return raw[:1].lower() + raw[1:], ""
@@ -92,6 +94,24 @@ def _hint_value_error(path: KeyPath) -> str:
     if path and path[-1] == "api_key":
         return "put the key into the environment, for example `api_key: env:PROVIDER_API_KEY`"
     return ""
+
+
+def _hint_choice(ctx: Mapping[str, Any]) -> str:
+    expected = str(ctx.get("expected", ""))
+    if isinstance(given := ctx["input"], str) and (
+        close := suggest(given, re.findall(r"'([^']*)'", expected))
+    ):
+        return f"did you mean `{close}`?"
+    return f"possible: {expected}"
+
+
+def _explain_at_most(ctx: Mapping[str, Any]) -> Words:
+    """Whoever writes 95 where a share belongs means 95 %."""
+    given, most = ctx["input"], ctx["le"]
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if is_number and 0.9 <= most <= 1 < given <= 100:
+        return f"must be at most {most}", f"a share: {given:g} % is {given / 100:g}"
+    return f"must be at most {most}", ""
 
 
 def _hint_unknown_key(path: KeyPath) -> str:
@@ -105,7 +125,7 @@ def _hint_unknown_key(path: KeyPath) -> str:
 
 
 _TABLE: Final[dict[str, Callable[[Mapping[str, Any]], Words]]] = {
-    "int_type": lambda ctx: ("must be a whole number", "without quotes"),
+    "int_type": lambda ctx: ("must be a whole number", "without quotes and unit"),
     "int_from_float": lambda ctx: ("must be a whole number", "without a decimal point"),
     "float_type": lambda ctx: ("must be a number", "without quotes and unit"),
     "finite_number": lambda ctx: ("must be a finite number", ""),
@@ -121,7 +141,7 @@ _TABLE: Final[dict[str, Callable[[Mapping[str, Any]], Words]]] = {
     "greater_than": lambda ctx: (f"must be more than {ctx['gt']:g}", ""),
     "greater_than_equal": lambda ctx: (f"must be at least {ctx['ge']}", ""),
     "less_than": lambda ctx: (f"must be less than {ctx['lt']:g}", ""),
-    "less_than_equal": lambda ctx: (f"must be at most {ctx['le']}", ""),
+    "less_than_equal": _explain_at_most,
     "string_too_short": lambda ctx: ("must not be empty", ""),
     "string_too_long": lambda ctx: (f"is longer than {ctx['max_length']} characters", ""),
     "too_short": lambda ctx: (f"needs at least {ctx['min_length']}", ""),

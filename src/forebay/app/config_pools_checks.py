@@ -12,6 +12,10 @@ from forebay.app.config_source import KeyPath
 
 #: Endpoints whose streams may begin with a filler.
 FILLED = frozenset({"chat/completions", "completions", "messages", "responses"})
+#: Settings of `routing` that mean something only where a place is chosen by load.
+_FLEET_ONLY = frozenset(
+    {"affinity", "prefix_bytes", "price_s_per_usd", "queue", "queue_wait_max_s", "spill_at"}
+)
 Found = tuple[KeyPath, str, str, Severity, bool]
 
 
@@ -40,6 +44,7 @@ def check_pools(data: Mapping[str, Any]) -> Iterator[Found]:
                 yield place, "stands twice in the list", "remove one", Severity.ERROR, False
     yield from _check_fallbacks(data)
     yield from _check_fillers(data)
+    yield from _check_idle_settings(data, pools)
 
 
 def has_place(target: Mapping[str, Any]) -> bool:
@@ -90,6 +95,26 @@ def _check_fillers(data: Mapping[str, Any]) -> Iterator[Found]:
         path: KeyPath = ("models", name, "routing", "filler")
         message = f"no answer of `{name}` can begin with it: its endpoints give no streams of text"
         yield path, message, "remove it", Severity.WARNING, False
+
+
+def _check_idle_settings(data: Mapping[str, Any], pools: Mapping[str, Any]) -> Iterator[Found]:
+    """Settings of a fleet in a model whose targets are tried in the order of the file."""
+    for name, model in _mapping(data.get("models")).items():
+        routing, targets = _mapping(_mapping(model).get("routing")), _mapping(model).get("targets")
+        if routing.get("order") == "load" or not isinstance(targets, list):
+            continue
+        is_fleet = any(_is_of_fleet(_mapping(target), pools) for target in targets)
+        if is_fleet and routing.get("order") != "listed":
+            continue
+        for setting in sorted(_FLEET_ONLY.intersection(map(str, routing))):
+            path: KeyPath = ("models", name, "routing", setting)
+            message = f"has no effect: the targets of `{name}` are tried in the order of the file"
+            hint = "let them name one of `pools`, or set `order: load`"
+            yield path, message, hint, Severity.WARNING, False
+
+
+def _is_of_fleet(target: Mapping[str, Any], pools: Mapping[str, Any]) -> bool:
+    return "weight" in target or str(target.get("pool")) in pools
 
 
 def _shares_endpoint(model: object, other: object) -> bool:

@@ -29,7 +29,7 @@ from forebay.core.errors import ForebayError
 from forebay.core.routes import Endpoint
 
 HELP: Final = "/model NAME changes the model, /reset forgets what was said, /quit (or Ctrl-D) ends"
-LOW_TEMPERATURE: Final = 0.2
+LOW_TEMPERATURE: Final = 0.0
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # to listen on, not to connect to
 _UNPRINTABLE: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 

@@ -141,4 +141,6 @@ def _make_note(replica: _Replica) -> Cell:
     if warm_up is not None and warm_up.state == "overdue":
         why = f": {warm_up.error}" if warm_up.error else ""
         return Cell(text=f"its warm-up failed, it is sent to all the same{why}", style="yellow")
+    if replica.age_s is None and replica.error is None:
+        return Cell(text="not asked for its load", style="dim")
     return Cell(text=replica.error or "", style="yellow")

@@ -3,6 +3,7 @@
 It parses nothing of a request's body; `service` does.  Every error leaves here in the caller's dialect.
 """
 
+import difflib
 import logging
 import re
 from collections.abc import Coroutine
@@ -104,8 +105,7 @@ class App:
         known = of_tensors or path in KNOWN_PATHS or path.startswith(f"{MODELS}/")
         if not known:
             self.service.state.cells.count_refusal("unknown_url")
-            served = ", ".join(sorted({*KNOWN_PATHS, *_PATTERNS}))
-            raise UnknownPath(f"unknown URL: {method} {path[:200]}; this gateway serves {served}")
+            raise UnknownPath(f"unknown URL: {method} {path[:200]}; {_suggest_path(path)}")
         if path in INFERENCE or method not in ("GET", "HEAD"):
             self.service.state.cells.count_refusal("method_not_allowed")
             raise MethodNotAllowed(f"{path} takes {'POST' if path in INFERENCE else 'GET'}, not {method}")
@@ -137,3 +137,12 @@ class App:
                 raise ModelNotFound(f"the model `{name[:200]}` does not exist, or this key may not call it")
             body = self._dialect.encode_model(name, state.route.created_s, state.route.owned_by)
         call.respond(200, _JSON, body)
+
+
+def _suggest_path(path: str) -> str:
+    """What was meant, where a client's base URL has no /v1 or one too many, or a name is almost right."""
+    tail = path[:200].rstrip("/").removeprefix("/v1").removeprefix("/v1")
+    close = difflib.get_close_matches(f"/v1{tail}", [*INFERENCE, MODELS], n=1, cutoff=0.9)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"this gateway serves {', '.join(sorted({*KNOWN_PATHS, *_PATTERNS}))}"
