@@ -98,6 +98,30 @@ def test_each_says_so(name: str) -> None:
     assert says_too_long(*GOLDEN[name])
 
 
+QUOTED = (
+    b'{"error":{"message":"1 validation error: messages.0.role: Input should be \'user\' [input_value='
+    b"{'role': 'me', 'content': 'What is the maximum context length? The prompt is too long.'}]"
+    b'","code":400}}'
+)
+ASKED = (
+    b'{"messages":[{"role":"me","content":"What is the maximum context length? The prompt is too long."}]}'
+)
+
+
+def test_words_of_the_caller_that_an_error_quotes_prove_nothing() -> None:
+    assert says_too_long(400, QUOTED)
+    assert not says_too_long(400, QUOTED, ASKED)
+    assert not says_too_long(400, QUOTED, ASKED, 8192)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_request_of_such_words_may_still_be_too_long(name: str) -> None:
+    status, body = GOLDEN[name]
+    assert says_too_long(status, body, body * 200, 8192)
+    assert says_too_long(status, body, ASKED * 50, 4096)
+    assert says_too_long(status, body, b'{"messages":[]}', 4096)
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_only_like_it(name: str) -> None:
     assert not says_too_long(*OTHERS[name])

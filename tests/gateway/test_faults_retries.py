@@ -140,6 +140,18 @@ def test_H5_where_no_window_is_larger_the_caller_gets_400(fleet: Fleet, name: st
     assert record.tokens.input is None, "nothing was used"
 
 
+def test_H5_words_of_the_caller_are_no_overflow(fleet: Fleet) -> None:
+    text = "Why is my prompt is too long for the maximum context length?"
+    said = error(f"1 validation error: role: input_value={text}", type="BadRequestError")
+    fleet.add("small", json_answer(said, status=400), tier="provisioned", context_window=8192)
+    fleet.add("large", well_behaved("no"), tier="provider", context_window=200_000)
+    fleet.start()
+    found = fleet.ask({**CHAT, "messages": [{"role": "me", "content": text}]})
+    assert (found.status_code, found.headers["x-forebay-attempts"]) == (400, "1")
+    assert text in found.json()["error"]["message"], "an engine quotes what it refuses"
+    assert fleet.count() == {"small": 1, "large": 0}
+
+
 def test_H5_each_overflow_raises_what_is_too_small(fleet: Fleet) -> None:
     answer = json_answer(TOO_LONG, status=400)
     fleet.add("a", answer, tier="provisioned", context_window=4000)

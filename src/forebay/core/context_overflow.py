@@ -5,6 +5,9 @@ OpenAI and Azure (`context_length_exceeded`), vLLM and SGLang ("maximum context 
 TGI (`inputs` must have less than), llama.cpp (`exceed_context_size_error`), Anthropic ("prompt is too long",
 "exceed context limit"), Gemini ("input token count … exceeds the maximum number of tokens"), Bedrock ("Input
 is too long for requested model"), Mistral, Cohere.  It only ever reads errors, never a good answer.
+
+Many engines quote what they refuse, so words that stand in the request itself prove nothing, unless that is
+long enough to be too long.
 """
 
 import re
@@ -13,6 +16,7 @@ from typing import Final
 #: Statuses that come with such words: 500 and 502 where a stream, or an old engine, had no better one.
 STATUSES: Final = frozenset({400, 413, 422, 500, 502})
 READ_MAX_BYTES: Final = 16 * 1024  #: of an error's body
+WINDOW_LEAST: Final = 4096  #: tokens, where nobody says
 _WORDS: Final = re.compile(
     rb"context_length_exceeded|exceed_context_size_error|context_window_exceeded"
     rb"|maximum (?:context|model|sequence|prompt) length"
@@ -28,6 +32,14 @@ _WORDS: Final = re.compile(
 )
 
 
-def says_too_long(status: int, body: bytes) -> bool:
-    """Whether an error of a target, in whatever dialect, is that the request fits not into its context."""
-    return status in STATUSES and _WORDS.search(body, 0, READ_MAX_BYTES) is not None
+def says_too_long(status: int, body: bytes, request: bytes = b"", window: int | None = None) -> bool:
+    """Whether an error of a target, in whatever dialect, is that the request fits not into its context.
+
+    Args:
+        request: the caller's body.
+        window: the target's context window, in tokens, of which none is less than a byte.
+    """
+    if status not in STATUSES:
+        return False
+    may_be = len(request) >= (window or WINDOW_LEAST)
+    return any(may_be or found[0] not in request for found in _WORDS.finditer(body, 0, READ_MAX_BYTES))

@@ -50,7 +50,7 @@ class Decider:
 
     async def decide_after_status(self, exchange: Exchange, answer: Answer) -> Step:
         """What comes after an answer with an error status."""
-        if says_too_long(answer.status, answer.body):
+        if is_overflow(exchange, exchange.target_state, answer):
             return await self._decide_after_overflow(exchange, answer.status)
         self.tell_status(exchange, answer)
         self.complete_plan(exchange)
@@ -213,7 +213,7 @@ class Decider:
 def explain_overflow(exchange: Exchange, answer: Answer) -> Answer:
     """The answer that a request gets which is too long for places whose windows are known; others stay."""
     window = exchange.window_tried
-    if not window or not says_too_long(answer.status, answer.body):
+    if not window or not is_overflow(exchange, exchange.target_state, answer):
         return answer
     error = ContextTooLong(
         f"the request is longer than the context window of each place that was tried for the model "
@@ -221,6 +221,12 @@ def explain_overflow(exchange: Exchange, answer: Answer) -> Answer:
         param="messages" if exchange.endpoint in (Endpoint.CHAT, Endpoint.MESSAGES) else None,
     )
     return Answer(error.status, JSON_TYPE, exchange.dialect.encode_error(error), error_code=error.code)
+
+
+def is_overflow(exchange: Exchange, target: TargetState, answer: Answer) -> bool:
+    """Whether a target says that a request is too long for it."""
+    window = target.target.context_window
+    return says_too_long(answer.status, answer.body, exchange.body, window)
 
 
 def is_in_service(target: TargetState, now: float) -> bool:

@@ -14,12 +14,11 @@ from contextlib import contextmanager
 import msgspec
 
 from forebay.core.clock import Clock
-from forebay.core.context_overflow import says_too_long
 from forebay.core.errors import ForebayError, StaleConnection, TargetError, UpstreamTruncated
 from forebay.core.routes import Hedge
 from forebay.gateway.answers import JSON_TYPE, STREAM_TYPE, Answer, read_answer
 from forebay.gateway.crossing import Crossing
-from forebay.gateway.deciding import Decider
+from forebay.gateway.deciding import Decider, is_overflow
 from forebay.gateway.memory import Memory
 from forebay.gateway.model import Dialect, Exchange, TargetState
 from forebay.gateway.policy.attempt import Happened, Step, choose_step, name_error, name_status
@@ -95,6 +94,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     error: ForebayError | None = None
     answer: Answer | None = None
+    is_too_long: bool = False  #: the answer says so of the request
 
     @property
     def is_good(self) -> bool:
@@ -106,7 +106,7 @@ class Verdict(msgspec.Struct, frozen=True):
             return name_error(self.error) if isinstance(self.error, TargetError) else Happened.HOPELESS
         if self.answer is None:
             return Happened.ANSWERED
-        if says_too_long(self.answer.status, self.answer.body):
+        if self.is_too_long:
             return Happened.TOO_LONG
         return name_status(self.answer.status)
 
@@ -363,7 +363,7 @@ class Hedger:
         connection.content_seen = meter.content_seen
         if meter.error is not None:
             status = _find_spoken(exchange, run).read_error_status(meter.error)
-            return Verdict(answer=Answer(status, JSON_TYPE, meter.error))
+            return _make_verdict(exchange, run, Answer(status, JSON_TYPE, meter.error))
         if meter.content_seen or meter.ended_well:
             return Verdict()
         return Verdict(error=UpstreamTruncated("the target's stream ended before any content came"))
@@ -376,17 +376,20 @@ class Hedger:
             error = spoken.read_error(body) if body.startswith(spoken.ERROR_START) else None
             if error is None:
                 return Verdict()
-            return Verdict(answer=msgspec.structs.replace(answer, status=spoken.read_error_status(error)))
-        if crossing is not None:
+            answer = msgspec.structs.replace(answer, status=spoken.read_error_status(error))
+        elif crossing is not None:
             status, after = crossing.read_error_head(answer.status, answer.retry_after, body)
             answer = msgspec.structs.replace(answer, status=status, retry_after=after)
-        return Verdict(answer=answer)
+        return _make_verdict(exchange, run, answer)
+
+
+def _make_verdict(exchange: Exchange, run: Run, answer: Answer) -> Verdict:
+    return Verdict(answer=answer, is_too_long=is_overflow(exchange, run.target_state, answer))
 
 
 def _find_spoken(exchange: Exchange, run: Run) -> Dialect:
     """What is read of an answer before it is translated."""
-    crossing = run.crossing
-    return crossing.inner if crossing is not None and crossing.is_translated else exchange.dialect
+    return run.crossing.inner if run.crossing and run.crossing.is_translated else exchange.dialect
 
 
 async def _stop(task: asyncio.Task[Verdict]) -> None:
