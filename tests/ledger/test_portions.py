@@ -191,16 +191,21 @@ def test_each_moment_of_adding_up_anew_is_right(world: World) -> None:
     events=st.lists(event_strategy, min_size=1, max_size=25),
     room=st.integers(1, 3),
     rows_max=st.integers(1, 30),
+    few_records=st.integers(1, 7),
 )
 def test_totals_after_portions_are_a_fold_also_where_names_have_no_room(
-    tmp_path_factory: pytest.TempPathFactory, events: list[Finished], room: int, rows_max: int
+    tmp_path_factory: pytest.TempPathFactory,
+    events: list[Finished],
+    room: int,
+    rows_max: int,
+    few_records: int,
 ) -> None:
     world = World(tmp_path_factory.mktemp("w"))
     rollups = Rollups(tags=TAGS, values_max=room, pairs_max=room)
     world.write(*events)
     world.make_ingester(rollups=rollups).ingest_once()
     reprice(world.database, BOOK, since_ns=None, until_ns=None, now_ns=7, rollups=rollups, rows_max=rows_max)
-    for part_records in (None, 1):
+    for part_records in (None, few_records):
         if part_records is not None:
             rebuild_usage(world.database, rollups, part_records=part_records)
         expected = fold(events, BOOK, rollups)
