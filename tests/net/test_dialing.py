@@ -224,8 +224,9 @@ def test_a_resolver_that_fails_when_nobody_waits_any_more_is_nobody_s_trouble() 
                 await origin.connect(0.02)
             names.hangs.set()
             await turn()
-        del origin
-        gc.collect()
+            with pytest.raises(ConnectFailed):
+                await origin.connect(5)  # asks anew
+            gc.collect()
 
     run(scenario, "asyncio")
 
