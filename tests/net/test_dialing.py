@@ -18,6 +18,7 @@ from upstream_rig import both_loops, run, start, turn
 
 from forebay.core.errors import ConnectFailed, ConnectTimeout, ForebayError
 from forebay.net import client as client_module
+from forebay.net import dialing
 from forebay.net.client import Client, Origin, parse_address
 from forebay.net.connection import Connection
 from forebay.net.dialing import ANSWER_MAX_BYTES, Proxy, ProxyRefused, check_tunnel, parse_proxy
@@ -170,6 +171,28 @@ def test_what_a_name_stood_for_serves_while_the_resolver_does_not(trouble: str) 
             if names.hangs is not None:
                 names.hangs.set()
                 await turn()
+
+    run(scenario, "asyncio")
+
+
+def test_a_resolver_that_hangs_delays_one_connection_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(dialing, "RESOLVE_MAX_S", 2.0)
+        names = Names(loop, ["127.0.0.1"])
+        with ThreadedUpstream(echo) as upstream, origin_at(f"http://fleet:{upstream.port}") as origin:
+            await origin.connect(5)
+            names.hangs = asyncio.Event()
+            await origin.connect(5)
+            begun = loop.time()
+            for _ in range(3):
+                await origin.connect(5)
+            assert loop.time() - begun < 1.5
+            names.hangs.set()
+            await turn()
+            names.answer = ["127.0.0.2"]
+            with pytest.raises(ConnectFailed):
+                await origin.connect(5)  # what it says is heard again
 
     run(scenario, "asyncio")
 

@@ -156,13 +156,14 @@ def check_tunnel(answer: bytes) -> bool:
 class Dialer:
     """See the module; for an address whose host is a name, or that is reached through a proxy."""
 
-    __slots__ = ("_address", "_known", "_lookup", "_loop", "_next")
+    __slots__ = ("_address", "_asked_at", "_known", "_lookup", "_loop", "_next")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: Address) -> None:
         self._loop = loop
         self._address = address
         self._known: list[Found] = []
         self._lookup: asyncio.Task[list[Found]] | None = None
+        self._asked_at = 0.0
         self._next = 0
 
     async def dial(self) -> socket.socket:
@@ -187,13 +188,16 @@ class Dialer:
     async def _resolve(self) -> list[Found]:
         """What the name stands for now; what it stood for last, where the resolver has no answer in time.
 
-        One question at a time: a resolver that hangs holds a thread, of which there are few.
+        One question at a time: a resolver that hangs holds a thread, of which there are few.  Once it has
+        been given up it delays nobody else.
         """
         if self._lookup is None or self._lookup.done():
             self._lookup = self._loop.create_task(self._look_up())
             self._lookup.add_done_callback(_take_note)
+            self._asked_at = self._loop.time()
+        left_s = self._asked_at + RESOLVE_MAX_S - self._loop.time()
         try:
-            async with asyncio.timeout(RESOLVE_MAX_S if self._known else None):
+            async with asyncio.timeout(left_s if self._known else None):
                 return await asyncio.shield(self._lookup)
         except (OSError, UnicodeError):  # a TimeoutError among them
             if not self._known:
