@@ -7,6 +7,7 @@ from math import inf
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from forebay.engines.load_health import Health, judge_health
 from forebay.engines.load_names import LOAD_NAMES, EngineKind, find_kind
@@ -121,6 +122,51 @@ def test_a_large_page_costs_little() -> None:
     for _ in range(10):
         assert LoadPage(page).read("m").running == 3
     assert (time.process_time() - began) / 10 < 0.1
+
+
+def make_adapter_line(adapters: str, at: int) -> str:
+    return f'vllm:lora_requests_info{{running_lora_adapters="{adapters}",waiting_lora_adapters=""}} {at}\n'
+
+
+def test_lines_of_every_set_of_adapters_that_there_was_hide_nothing() -> None:
+    """vLLM keeps a line for each set of adapters that ever ran together."""
+    old = "".join(make_adapter_line(f"a{at},b{at % 7}", at) for at in range(9000))
+    page = LoadPage(old + make_adapter_line("new", 9000) + FakeEngine(running=3).render())
+    assert page.read("m").running == 3
+    assert page.read("m").adapters == ("new",)
+
+
+ODD = {
+    "labels": "vllm:num_requests_running{" + ",".join(f'a{at}="{"x" * 10}"' for at in range(200)) + "} 1\n",
+    "escapes": 'vllm:num_requests_running{a="' + "\\\\" * 8000 + '"} 1\n',
+    "quotes": "vllm:num_requests_running{" + 'a="' * 5000 + "} 1\n",
+    "commas": "vllm:num_requests_running{" + "," * 16_000 + "} 1\n",
+    "open": 'vllm:num_requests_running{a="' + "\\" * 15_000 + " 1\n",
+    "spaces": "vllm:num_requests_running" + " " * 16_000 + "1\n",
+    "lines": 'vllm:num_requests_running{model_name="m"} 1\n',
+    "adapters": make_adapter_line(",".join(f"a{at}" for at in range(2000)), 1),
+}
+
+
+@pytest.mark.parametrize("name", list(ODD))
+def test_no_page_holds_up_the_process_that_reads_it(name: str) -> None:
+    """It shares its loop with the shared limits: a page of the largest size, for a replica of many models."""
+    text = ODD[name] * ((1 << 20) // len(ODD[name]))
+    began = time.process_time()
+    page = LoadPage(text)
+    for at in range(100):
+        page.read(f"m{at}")
+    assert time.process_time() - began < 0.8
+
+
+@given(st.dictionaries(st.text(max_size=12), st.integers(0, 1000), min_size=1, max_size=5))
+def test_models_of_any_name_are_told_apart(models: dict[str, int]) -> None:
+    registry = CollectorRegistry()
+    gauge = Gauge("vllm:num_requests_running", "Requests.", ["engine", "model_name"], registry=registry)
+    for model, running in models.items():
+        gauge.labels("0", model).set(running)
+    page = LoadPage(generate_latest(registry).decode())
+    assert {model: page.read(model).running for model in models} == models
 
 
 # --- bad pages ----------------------------------------------------------------------------------------------

@@ -7,27 +7,37 @@ unknown, never 0.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from functools import cached_property
 from math import isfinite
 from typing import Final
 
 import msgspec
-from prometheus_client.parser import text_string_to_metric_families
 
 from forebay.engines.load_names import ADAPTER_LABELS, ADAPTERS_INFO, LOAD_NAMES, EngineKind, LoadNames
 
-SAMPLES_MAX: Final = 4096  #: of the load's own names that are read of one page
+READ_MAX_CHARS: Final = 262_144  #: of the load's own lines that are read of one page
 LINE_MAX_CHARS: Final = 16_384
 COUNT_MAX: Final = 1_000_000  #: requests; a larger count is no count
 SHARE_MAX: Final = 1.01  #: of a cache, for what rounding adds
+ENGINES_MAX: Final = 64  #: that share a page, of which adapters are read
 ADAPTERS_MAX: Final = 256  #: of one engine
 ADAPTER_MAX_CHARS: Final = 256
 
 _KIND_BY_NAME: Final = {name: kind for kind, names in LOAD_NAMES.items() for name in names.names} | {
     ADAPTERS_INFO: EngineKind.VLLM
 }
-_LINES: Final = re.compile(rf"^({'|'.join(map(re.escape, _KIND_BY_NAME))})(?:[{{ \t][^\n]*)$", re.MULTILINE)
+#: A line of one of these names, as Prometheus writes it: labels, value, perhaps a time.  Nothing in it can be
+#: read in two ways, so a line costs what it is long and no more, whatever is on it.
+_LABEL: Final = r'([A-Za-z_]\w*+)[ \t]*+=[ \t]*+"((?:[^"\\\n]|\\[^\n])*+)"'
+_LINES: Final = re.compile(
+    rf"^({'|'.join(map(re.escape, _KIND_BY_NAME))})(?![\w:])[ \t]*+"
+    r'(?:\{((?:[^"}\n]|"(?:[^"\\\n]|\\[^\n])*+")*+)\}[ \t]*+)?'
+    r"([^\s{}]++)(?:[ \t]++-?\d++)?[ \t\r]*+$",
+    re.MULTILINE,
+)
+_LABELS: Final = re.compile(rf"[ \t]*+(?:{_LABEL}[ \t]*+(?:,[ \t]*+|\Z))*+")
+_ONE_LABEL: Final = re.compile(_LABEL)
+_ESCAPED: Final = re.compile(r"\\(.)")
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,10 +56,16 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         return self.running is None and self.waiting is None and self.kv_cache_used is None
 
 
-@dataclass(frozen=True, slots=True)
 class _Sample:
-    labels: Mapping[str, str]
-    value: float
+    """A line; most labels are never looked at."""
+
+    def __init__(self, text: str, value: float) -> None:
+        self._text = text
+        self.value = value
+
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        return _read_labels(self._text)
 
 
 class LoadPage:
@@ -61,9 +77,12 @@ class LoadPage:
 
     def __init__(self, text: str) -> None:
         self._samples: dict[str, list[_Sample]] = {}
+        self._by_model: dict[str, dict[str, list[float]]] = {}
+        self._newest: list[_Sample] = []  # lines of adapters
         for name, sample in _list_samples(text):
-            self._samples.setdefault(name, []).append(sample)
-        kinds = [_KIND_BY_NAME[name] for name in self._samples]
+            self._take(name, sample)
+        names = [*self._samples, *([ADAPTERS_INFO] if self._newest else ())]
+        kinds = [_KIND_BY_NAME[name] for name in names]
         self.kind: EngineKind | None = kinds[0] if kinds else None
 
     def read(self, model: str) -> Reading:
@@ -84,7 +103,7 @@ class LoadPage:
             kv_cache_used=min(1.0, sum(shares) / len(shares)) if shares else None,
             queue_sum_s=_add(queue_sum, names.queue_unit_s),
             queue_count=None if (counted := _add(queue_count)) is None else int(counted),
-            adapters=self._list_adapters(),
+            adapters=self._adapters,
         )
 
     def _find(self, names: LoadNames, candidates: tuple[str, ...], model: str) -> list[float] | None:
@@ -92,34 +111,60 @@ class LoadPage:
         for name in candidates:
             samples = self._samples.get(name)
             if samples:
-                own = [each for each in samples if each.labels.get(names.model_label) == model]
-                values = [each.value for each in own or samples]
+                own = self._sort(name, names.model_label).get(model)
+                values = own or [each.value for each in samples]
                 return [value for value in values if isfinite(value) and value >= 0] or None
         return None
 
-    def _list_adapters(self) -> tuple[str, ...]:
+    def _sort(self, name: str, label: str) -> Mapping[str, list[float]]:
+        """The values of a name by the models that they are of; a replica may have hundreds."""
+        found = self._by_model.get(name)
+        if found is None:
+            found = self._by_model[name] = {}
+            for each in self._samples[name]:
+                found.setdefault(each.labels.get(label, ""), []).append(each.value)
+        return found
+
+    @cached_property
+    def _adapters(self) -> tuple[str, ...]:
         """Those of the newest line; several are equally new where several engines share the page."""
-        samples = [each for each in self._samples.get(ADAPTERS_INFO, ()) if isfinite(each.value)]
-        newest = max((each.value for each in samples), default=0.0)
-        lists = (
-            each.labels.get(label, "") for each in samples if each.value == newest for label in ADAPTER_LABELS
-        )
+        lists = (each.labels.get(label, "") for each in self._newest for label in ADAPTER_LABELS)
         return clean_adapters(name for names in lists for name in names.split(","))
+
+    def _take(self, name: str, sample: _Sample) -> None:
+        if name == ADAPTERS_INFO:  # a line for each set of adapters that there ever was, by its time
+            newest = self._newest[0].value if self._newest else sample.value
+            if isfinite(sample.value) and sample.value >= newest:
+                self._newest = [*(self._newest if sample.value == newest else ()), sample][-ENGINES_MAX:]
+            return
+        self._samples.setdefault(name, []).append(sample)
 
 
 def _list_samples(text: str) -> Iterator[tuple[str, _Sample]]:
     """A page of vLLM has many hundred lines, of which a dozen are read: only those are parsed."""
-    for found in islice(_LINES.finditer(text), SAMPLES_MAX):
-        name, line = found[1], found[0]
-        if len(line) > LINE_MAX_CHARS:
-            continue
+    left = READ_MAX_CHARS
+    for found in _LINES.finditer(text):
+        name, labels, value = found.groups()
         try:
-            for family in text_string_to_metric_families(line + "\n"):
-                for sample in family.samples:
-                    if sample.name == name:
-                        yield name, _Sample(sample.labels, float(sample.value))
-        except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError):
-            continue  # a parser of someone else's, and a line of someone else's
+            number = float(value)
+        except ValueError:
+            continue
+        if name != ADAPTERS_INFO:  # of which the newest alone is looked at
+            left -= found.end() - found.start()
+            if left < 0 or (labels and not _LABELS.fullmatch(labels)):
+                continue
+        yield name, _Sample(labels or "", number)
+
+
+def _read_labels(text: str) -> dict[str, str]:
+    if len(text) > LINE_MAX_CHARS or not _LABELS.fullmatch(text):
+        return {}
+    found = _ONE_LABEL.findall(text)
+    return {name: _ESCAPED.sub(_unescape, value) if "\\" in value else value for name, value in found}
+
+
+def _unescape(found: re.Match[str]) -> str:
+    return "\n" if found[1] == "n" else found[1]
 
 
 def _add(values: list[float] | None, unit: float = 1.0) -> float | None:
