@@ -43,15 +43,18 @@ class Common:
     """
 
     __slots__ = (
-        "answer_bytes", "at_ns", "attempt_at", "body", "body_bytes", "broken", "call", "cells",
-        "connection", "crossing", "deadline", "dialect", "duration_ns", "endpoint", "estimate",
-        "first_s", "first_token_ns", "id", "is_plan_whole", "key", "limit_headers", "load",
-        "load_tokens", "model", "plan", "reading", "recorded", "reservation", "route", "sent",
-        "started_ns", "state", "status", "stream", "target_state", "tokens", "tries",
-        "usage_source", "view", "waited_ns",
+        "answer_bytes", "asked_model", "at_ns", "attempt_at", "body", "body_bytes", "broken",
+        "call", "cells", "connection", "crossing", "deadline", "dialect", "duration_ns", "endpoint",
+        "estimate", "fallbacks", "filler_ns", "first_s", "first_token_ns", "hedged", "holds_place",
+        "id", "is_plan_whole", "is_retry_denied", "keeps_answer", "key", "left", "limit_headers",
+        "load", "load_tokens", "meant_status", "mirror_of", "mirrors", "model", "names_output",
+        "plan", "queued_ns", "reading", "recorded", "reservation", "route", "sent", "started_ns",
+        "state", "status", "stream", "target_state", "tokens", "translated_bytes", "tries", "turn",
+        "units", "usage_source", "view", "waited_ns",
     )  # fmt: skip
 
     answer_bytes: int
+    asked_model: str  #: what the caller named, where another model answers in its place
     at_ns: int
     attempt_at: float  #: loop time at which the current attempt began, where its target is counted
     body: bytes
@@ -66,16 +69,28 @@ class Common:
     duration_ns: int  #: as on the record, once it is made
     endpoint: Endpoint
     estimate: Tokens | None  #: of what it will use, where a limit wants to know
+    fallbacks: tuple[tuple[int, RouteState], ...]  #: models that take over, by their place in `plan`
+    filler_ns: int | None  #: from the head's arrival to it
     first_s: float  #: of the current attempt until its first token, where its target is counted
     first_token_ns: int | None
+    hedged: str  #: id of the target that was asked at the same time, and did not answer
+    holds_place: bool  #: it is counted at its place already, where no attempt has begun
     id: str
     is_plan_whole: bool  #: else `plan` goes no further than the first attempt
+    is_retry_denied: bool  #: there was another place, and no budget for it
+    keeps_answer: bool  #: it is to be compared
     key: KeyEntry | None
+    left: bool  #: the caller has gone
     limit_headers: str  #: header lines that tell the caller of its limits
     load: ReplicaLoad | None  #: which counts the current attempt
     load_tokens: int  #: that it counts
+    meant_status: int  #: of an error that had to be told in a stream whose head was out already
+    mirror_of: str  #: of a copy for a mirror, the id of the request
+    mirrors: tuple[Any, ...]  #: which get a copy once it has ended; `mirrors` explains them
     model: str
+    names_output: bool  #: how long the answer may become is the caller's word, not a guess
     plan: tuple[TargetState, ...] | None  #: where it goes; None: as the route lists them
+    queued_ns: int  #: of `waited_ns`, for room in limits and at places
     reading: bool  #: the body is still coming
     recorded: bool
     reservation: list[tuple[Any, int, int]] | None  #: `quota` explains it
@@ -87,7 +102,10 @@ class Common:
     stream: bool
     target_state: TargetState  #: of the current attempt, the first one before any was made; once admitted
     tokens: Tokens | None
+    translated_bytes: int  #: of a body that was translated, while it is held
     tries: Attempts
+    turn: Any  #: where it stands in the line for a place; `crowd` explains it
+    units: tuple[tuple[str, int], ...]  #: what else the target counted
     usage_source: UsageSource
     view: RequestView
     waited_ns: int  #: for the target and the caller
@@ -101,38 +119,22 @@ class Exchange(Common):
     """
 
     answer = b""  #: whole and good, where it is to be compared
-    asked_model = ""  #: what the caller named, where another model answers in its place
     blamed: ReplicaLoad | None = None  #: a place against which a status that it answered with was counted
     cost_estimate: int | None = None  #: nano-USD, where a limit wants to know
-    fallbacks: tuple[tuple[int, RouteState], ...] = ()  #: models that take over, by their place in `plan`
     filler: Filler | None = None  #: that the stream began with, and to which the answer is joined
-    filler_ns: int | None = None  #: from the head's arrival to it
-    holds_place = False  #: it is counted at its place already, where no attempt has begun
     kept: Collection[Any] = ()  #: leases that it holds while it reserves more for another model
     is_filler_due = True  #: there may still be one
     guessed_units: tuple[tuple[str, int], ...] = ()  #: that it will cost, where a limit wants to know
-    hedged = ""  #: id of the target that was asked at the same time, and did not answer
     hedged_tokens = 0  #: prompt tokens that it may have cost, by estimate
     is_binary = False  #: its stream is no text, so that no error can be told inside it
-    keeps_answer = False  #: it is to be compared
     is_cleared = False  #: what was counted against `blamed` was taken back
-    is_retry_denied = False  #: there was another place, and no budget for it
-    left = False  #: the caller has gone
-    names_output = True  #: how long the answer may become is the caller's word, not a guess
-    meant_status = 0  #: of an error that had to be told in a stream whose head was out already
     mirror_digest: bytes | None = None  #: of a copy: of what its request's answer held
-    mirror_of = ""  #: of a copy for a mirror, the id of the request
-    mirrors: tuple[Any, ...] = ()  #: which get a copy once it has ended; `mirrors` explains them
     mirrors_dropped = 0  #: copies before it that its mirror did not get
     progress: Progress | None = None  #: of the body, while it comes
-    queued_ns = 0  #: of `waited_ns`, for room in limits and at places
     silent_bytes = -1  #: of the answer that had gone out when `silence` last looked
     silent_since = 0.0  #: loop time; since when nothing has gone out, if that is so
     task: asyncio.Task[Any] | None = None
     throttles: tuple[str, ...] = ()  #: ids of limits that hold because others are exceeded
-    translated_bytes = 0  #: of a body that was translated, while it is held
-    units: tuple[tuple[str, int], ...] = ()  #: what else the target counted
-    turn: Any = None  #: where it stands in the line for a place; `crowd` explains it
     window_tried = 0  #: the largest context window for which it was too long
 
     def __init__(
@@ -153,36 +155,20 @@ class Exchange(Common):
         self.started_ns = started_ns
         self.at_ns = at_ns
         self.cells = state.unknown
-        self.answer_bytes = 0
-        self.attempt_at = 0.0
+        self.answer_bytes = self.body_bytes = self.duration_ns = self.load_tokens = self.meant_status = 0
+        self.queued_ns = self.status = self.translated_bytes = self.waited_ns = 0
+        self.attempt_at = self.deadline = self.first_s = 0.0
         self.body = b""
-        self.body_bytes = 0
-        self.broken = None
-        self.connection = None
-        self.crossing = None
-        self.duration_ns = 0
-        self.estimate = None
-        self.deadline = 0.0
-        self.first_s = 0.0
-        self.first_token_ns = None
-        self.key = None
-        self.is_plan_whole = True
-        self.load = None
-        self.load_tokens = 0
-        self.limit_headers = ""
-        self.model = ""
-        self.plan = None
-        self.reading = True
-        self.recorded = False
-        self.reservation = None
-        self.route = None
-        self.sent = False
-        self.status = 0
-        self.stream = False
-        self.tokens = None
+        self.broken = self.connection = self.crossing = self.estimate = self.filler_ns = None
+        self.first_token_ns = self.key = self.load = self.plan = self.reservation = self.route = None
+        self.tokens = self.turn = None
+        self.is_plan_whole = self.names_output = self.reading = True
+        self.asked_model = self.hedged = self.limit_headers = self.mirror_of = self.model = ""
+        self.holds_place = self.is_retry_denied = self.keeps_answer = self.left = self.recorded = False
+        self.sent = self.stream = False
         self.usage_source = UsageSource.NONE
         self.tries = UNTRIED
-        self.waited_ns = 0
+        self.fallbacks = self.mirrors = self.units = ()
 
     @property
     def spoken(self) -> Dialect:

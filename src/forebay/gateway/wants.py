@@ -55,7 +55,8 @@ def read_want(exchange: Exchange, fleet: Fleet) -> Want:
     if exchange.endpoint in MEDIA:
         return _want_media(exchange)
     needs = read_needs(body, fleet.lacking) if fleet.lacking else 0
-    output = guess_output(exchange.estimate, named=exchange.names_output)
+    estimate = exchange.estimate
+    output = OUTPUT_GUESS if estimate is None else guess_output(estimate, named=exchange.names_output)
     tokens = estimate_tokens(len(body), output)
     if tokens > fleet.window_min and read_needs(body, _MEDIA):
         tokens = fleet.window_min  # its bytes say nothing of its tokens, so its length is no reason

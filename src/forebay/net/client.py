@@ -37,6 +37,7 @@ from forebay.net.dialing import (
 from forebay.net.turn import Turn
 
 SWEEP_S = 0.05  #: how often deadlines are looked at; no timeout comes early, nor later than two of these
+IDLE_EVERY = 5  #: sweeps between two looks at what lies idle: 0.25 s; nothing is used beyond its time anyway
 IDLE_MAX_S = 4.0  #: common servers close an idle connection after 5 s; we let go before they do
 KEEP_ALIVE_MARGIN_S = 1.0  #: how long before the end of a server's own `Keep-Alive: timeout` we let go
 IDLE_CONNECTIONS_MAX = 512  #: for each origin
@@ -276,7 +277,7 @@ class Client:
         turn: at whose end requests go out.
     """
 
-    __slots__ = ("_contexts", "_origins", "_timer", "active", "closing", "loop", "time", "turn")
+    __slots__ = ("_contexts", "_origins", "_ticks", "_timer", "active", "closing", "loop", "time", "turn")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, turn: Turn) -> None:
         self.loop = loop
@@ -285,6 +286,7 @@ class Client:
         self._contexts: dict[tuple[str | None, ...], tuple[Look, ssl.SSLContext]] = {}
         self.active: set[Connection] = set()
         self.closing = False
+        self._ticks = 0
         self.time = loop.time()  #: the loop's time at the last sweep: exact enough, and free
         self._timer: asyncio.TimerHandle | None = loop.call_later(SWEEP_S, self._tick)
 
@@ -322,13 +324,20 @@ class Client:
 
     def _tick(self) -> None:
         self._timer = self.loop.call_later(SWEEP_S, self._tick)  # first: whatever goes wrong, it goes on
-        self.sweep(self.loop.time())
+        self._ticks += 1
+        if self._ticks % IDLE_EVERY:
+            self._check_active(self.loop.time())
+        else:
+            self.sweep(self.loop.time())
 
-    def sweep(self, now: float) -> None:
-        """Enforces all deadlines as of the loop's time `now`."""
+    def _check_active(self, now: float) -> None:
         self.time = now
         for connection in tuple(self.active):
             _check_deadlines(connection, now)
+
+    def sweep(self, now: float) -> None:
+        """Enforces all deadlines as of the loop's time `now`."""
+        self._check_active(now)
         for origin in self._origins.values():
             origin.close_idle(now)
 

@@ -128,10 +128,23 @@ class PoolLoad(Pace):
 
     def change(self, requests: int, tokens: int, now: float) -> None:
         """Requests have begun or ended."""
-        if self.has_capacity:
-            self.level = self.compute_level(now)
+        # `compute_level` and `set_counts` are written out here: this is twice in each request's way.
+        passed = now - self.level_at
+        if passed:
+            used, level = self.used_of_all, self.level
+            if passed > 0 and level != used:
+                self.level = used + (level - used) * exp(
+                    -passed / (LEVEL_UP_S if used > level else LEVEL_DOWN_S)
+                )
             self.level_at = now
-        self.set_counts(self.requests + requests, self.tokens + tokens)
+        self.requests = requests = self.requests + requests
+        self.tokens = tokens = self.tokens + tokens
+        used, by_tokens = requests * self._per_request, tokens * self._per_token
+        if by_tokens > used:
+            used = by_tokens
+        self.used_of_all = used
+        told = self.told
+        self.used = used if told is None or used > told else told
         if self.unfit or self.slow:
             self._look_who_is_fit(now)
 

@@ -276,7 +276,14 @@ def is_better(one: Group, other: Group, fleet: Fleet, want: Want, now: float) ->
         other_s += against.token_s * want.output_tokens
     if pace.told is not None and against.told is not None:
         one_s, other_s = one_s + pace.told_wait_s, other_s + against.told_wait_s
-    return compute_score(one, fleet, one_s) < compute_score(other, fleet, other_s)
+    # `compute_score` is written out here: this is in each request's way.
+    busy = pace.used if pace.has_capacity else _compute_busy(pace)
+    against_busy = against.used if against.has_capacity else _compute_busy(against)
+    price_s = fleet.choosing.price_s_per_usd
+    return (
+        one.distance_s + one_s * (1 + busy) + one.price * price_s
+        < other.distance_s + other_s * (1 + against_busy) + other.price * price_s
+    )
 
 
 def _hold_still(
@@ -304,10 +311,13 @@ def _hold_still(
 def compute_score(group: Group, fleet: Fleet, answer_s: float) -> float:
     """What an answer costs there, in seconds: the network, the answer, the queue for it, and its price."""
     load = group.load
-    busy = load.used  # of unknown capacity: as engines and providers say
-    if not load.has_capacity:
-        busy = max(busy, load.requests / (load.size * NOMINAL_REQUESTS))
+    busy = load.used if load.has_capacity else _compute_busy(load)
     return group.distance_s + answer_s * (1 + busy) + group.price * fleet.choosing.price_s_per_usd
+
+
+def _compute_busy(load: PoolLoad) -> float:
+    """Of unknown capacity: what engines and providers say, or so many requests as a replica often serves."""
+    return max(load.used, load.requests / (load.size * NOMINAL_REQUESTS))
 
 
 # --- what is left ------------------------------------------------------------------------------------------
