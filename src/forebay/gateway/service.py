@@ -207,9 +207,9 @@ class Service:
 
     def _send_first(self, exchange: Exchange) -> bool:
         """Sends to the first target if a connection to it lies ready."""
-        if not self._chooser.prepare(exchange) or self._chooser.is_other_first(exchange):
+        if not self._chooser.prepare(exchange) or exchange.turn is not None:
             return False
-        if exchange.turn is not None:
+        if exchange.fallbacks and self._chooser.is_other_first(exchange):
             return False
         target = exchange.target_state
         if target.problem is not None or exchange.endpoint not in target.heads:

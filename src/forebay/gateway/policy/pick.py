@@ -64,8 +64,9 @@ def pick_member(group: Group, want: Want, now: float, draw: float) -> Member:
             return owner
     at = int(draw * 0x100000) * MIX & 0xFFFFFFFF
     if count > SMALL_GROUP:
-        one = members[at % count]
-        other = members[(at % count + 1 + (at >> 16) % (count - 1)) % count]
+        first = at % count
+        one = members[first]
+        other = members[(first + 1 + (at >> 16) % (count - 1)) % count]
         if not ill or (one.load not in ill and other.load not in ill):
             return one if one.load.tokens <= other.load.tokens else other
     first = at % count

@@ -187,6 +187,11 @@ def _pick_tier(fleet: Fleet, tiers: Sequence[Tier], want: Want, now: float, draw
     """Which tier, and what is left of the draw."""
     spill_at = fleet.choosing.spill_at
     idle = spill_at + OFFSET_MIN
+    for load in tiers[0].loads:
+        if load.used > idle or load.level > idle or load.is_pressed:
+            break
+    else:
+        return 0, draw
     last = len(tiers) - 1
     while last > 0 and tiers[last].is_reserve:
         last -= 1
