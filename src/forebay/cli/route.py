@@ -99,6 +99,15 @@ def explain_route(file: Path | None, question: Question, *, as_json: bool) -> Ou
             print_note("targets are tried in the order of forebay.yaml")
         if explained.fallbacks:
             print_note(f"where none of them answers: {', '.join(explained.fallbacks)}")
+        if any(each.engine is not None and each.engine.state == "unknown" for each in tried):
+            print_note(
+                "an engine that is `unknown` can't be asked: if it fails requests too, the workers "
+                "leave it out; `x-forebay-debug: route` shows that (docs/routing.md)"
+            )
+        if tried and all(each.used is not None and each.used >= 1 for each in tried):
+            print_note(
+                "all places are full: requests wait, or are refused with Retry-After (docs/routing.md)"
+            )
         if not tried:
             print_note("no target can answer such a request")
     return Outcome.OK if tried else Outcome.PROBLEM
@@ -106,7 +115,7 @@ def explain_route(file: Path | None, question: Question, *, as_json: bool) -> Ou
 
 def _make_row(candidate: _Candidate) -> Sequence[str | Cell]:
     rank = "" if candidate.rank is None else str(candidate.rank + 1)
-    why = candidate.why or candidate.rejected or ""
+    why = candidate.why or candidate.rejected or ("" if rank else "beyond gateway.attempts_max")
     style = "red" if candidate.rejected else ""
     return (
         rank,
