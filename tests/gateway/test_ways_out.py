@@ -8,7 +8,7 @@ import httpx
 import msgspec
 import trustme
 
-from forebay.core.routes import Route
+from forebay.core.routes import Route, Timeouts
 from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_route
 from forebay.testing.openai import well_behaved
 from forebay.testing.proxy import TunnelProxy
@@ -65,6 +65,29 @@ def test_a_target_behind_a_proxy_answers_and_the_proxy_s_credentials_stay_with_i
             told = f"{again.text} {again.headers} {worker.log} {worker.records}"
             assert "canary" not in told
             assert BASIC[6:] not in told
+
+
+HANGS = """
+import time
+from forebay.net.dialing import Dialer
+async def hang(self):
+    await self._loop.run_in_executor(None, time.sleep, 60)
+Dialer._look_up = hang
+"""
+
+
+def test_a_resolver_that_hangs_does_not_keep_a_worker_from_its_end(tmp_path: Path) -> None:
+    """Nothing can take its thread from it."""
+    (tmp_path / "sitecustomize.py").write_text(HANGS)
+    route = make_route("m", "http://nowhere.example/v1", timeouts=Timeouts(connect_s=0.2))
+    environment = {"PYTHONPATH": str(tmp_path)}
+    with GatewayProcess([route], folder=tmp_path / "gateway", environment=environment) as worker:
+        answer = ask(worker)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "upstream_connect_timeout")
+        worker.terminate()
+        assert worker.wait(20) == 0
+        (record,) = worker.records()
+        assert record.error == "upstream_connect_timeout"
 
 
 def test_a_target_whose_way_is_of_no_use_says_so_and_another_answers(tmp_path: Path) -> None:

@@ -217,6 +217,10 @@ class Worker:
         except OSError as error:
             logger.error("the status can't be written: %s", error)
 
+    @property
+    def is_resolving(self) -> bool:
+        return self._client.is_resolving
+
     def _retire(self) -> None:
         if not self._stopping.is_set():
             self._has_successor = True
@@ -253,6 +257,8 @@ async def _main(make: Callable[[], Worker]) -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     await worker.run()
+    if worker.is_resolving:
+        os._exit(0)  # all is written; the loop would wait for the resolver, and a supervisor for the loop
 
 
 def main() -> int:

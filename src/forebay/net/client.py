@@ -113,6 +113,10 @@ class Origin:
     def idle_connections(self) -> int:
         return len(self._idle)
 
+    @property
+    def is_resolving(self) -> bool:
+        return self._dialer is not None and self._dialer.is_resolving
+
     def pop_idle(self) -> Connection | None:
         """A kept-alive connection that is fit for use, the one used last, or None."""
         idle = self._idle
@@ -289,6 +293,11 @@ class Client:
         self._ticks = 0
         self.time = loop.time()  #: the loop's time at the last sweep: exact enough, and free
         self._timer: asyncio.TimerHandle | None = loop.call_later(SWEEP_S, self._tick)
+
+    @property
+    def is_resolving(self) -> bool:
+        """Whether a resolver owes an answer, which can't be cancelled and may take it a minute."""
+        return any(origin.is_resolving for origin in self._origins.values())
 
     def origin(self, address: Address, connections_max: int, owner: str = "") -> Origin:
         """The origin of an address; its pool survives configuration changes.

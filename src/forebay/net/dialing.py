@@ -166,6 +166,11 @@ class Dialer:
         self._asked_at = 0.0
         self._next = 0
 
+    @property
+    def is_resolving(self) -> bool:
+        """Whether the resolver owes an answer, for which some thread waits."""
+        return self._lookup is not None and not self._lookup.done()
+
     async def dial(self) -> socket.socket:
         """A connected socket, through the proxy if there is one.
 
