@@ -9,7 +9,7 @@ from here, and nothing is polled: a sweep only sees to what ends without a word,
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import random
 
 import msgspec
@@ -19,6 +19,7 @@ from forebay.core.keys import PRIORITIES, KeyEntry
 from forebay.core.limits import QueueRules
 from forebay.gateway.ending import DRAINING
 from forebay.gateway.line import Line, Waiter
+from forebay.gateway.loads import compute_capacity
 from forebay.gateway.memory import Memory
 from forebay.gateway.model import Exchange, RouteState
 from forebay.gateway.policy.crowd import (
@@ -237,6 +238,19 @@ class Crowd:
             turn.wake()
             if not len(line):
                 lines.discard(line)
+
+    def follow(self, routes: Iterable[RouteState], now: float) -> None:
+        """Another table is in force: who waits still waits for the same places, and fills them as it says."""
+        groups = [group for route in routes for group in route.groups] if self.count else []
+        kept = {group.load for group in groups}
+        targets = {member.load: member.target for group in groups for member in group.members}
+        for pool, lines in self._by_pool.items():
+            turn = lines[0].first
+            if pool in kept or not isinstance(turn, Turn):
+                continue
+            members = next(group.members for group in turn.fleet.groups if group.load is pool)
+            pool.resize(*compute_capacity(targets.get(each.load, each.target) for each in members))
+        self.sweep(now)
 
     def _leave(self, turn: Turn, *, is_served: bool) -> None:
         line = turn.line

@@ -90,7 +90,7 @@ class Loads:
             made = []
             for key, group in found.items():
                 where = tuple(find_place(member.target) for member in group)
-                capacity = _compute_capacity(group)
+                capacity = compute_capacity(member.target for member in group)
                 pool_key: PoolKey = (key, where, capacity)
                 if pool_key not in pools:
                     loads = tuple(dict.fromkeys(member.load for member in group))
@@ -250,9 +250,9 @@ def _name(what: tuple[str | None, ...]) -> int:
     return int.from_bytes(blake2b(repr(what).encode(), digest_size=8).digest())
 
 
-def _compute_capacity(group: list[Member]) -> tuple[float, float]:
+def compute_capacity(targets: Iterable[Target]) -> tuple[float, float]:
     """What a group serves well at once; 0 for what is not known of all of it."""
-    places = {find_place(member.target): member.target for member in group}  # each counts once
+    places = {find_place(target): target for target in targets}  # each counts once
     requests = [target.requests_max for target in places.values()]
     tokens = [target.tokens_max for target in places.values()]
     return (

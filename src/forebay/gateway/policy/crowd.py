@@ -74,7 +74,7 @@ def has_place(group: Group, member: Member) -> bool:
     most, load = member.target.requests_max, group.load
     if most is None or group.size == 1 or not load.requests_max:
         return True
-    return member.load.requests < ceil(most * load.requests_share / load.requests_max - TINY)
+    return member.load.requests < ceil(most * load.growth * load.requests_share / load.requests_max - TINY)
 
 
 def list_eligible(fleet: Fleet, want: Want) -> tuple[Tier, ...]:

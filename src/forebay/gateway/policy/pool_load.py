@@ -55,6 +55,7 @@ class PoolLoad(Pace):
         "_per_request",
         "_per_token",
         "asked_at",
+        "growth",
         "has_capacity",
         "holders",
         "is_pressed",
@@ -96,6 +97,7 @@ class PoolLoad(Pace):
         self.asked_at = self.first_at  #: when this worker began a request there last
         self.requests_max, self.tokens_max = requests_max, tokens_max
         self.has_capacity = bool(requests_max or tokens_max)
+        self.growth = 1.0  #: of `requests_max`, since it was made
         self.used = 0.0  #: share of the capacity in service, more than 1 when there is a queue
         self.used_of_all = 0.0  #: the same of all capacity, by counts alone
         self.level = 0.0  #: of all capacity, as it was over the last while
@@ -125,6 +127,14 @@ class PoolLoad(Pace):
         tokens_max = _share(self.tokens_max, workers, PART_TOKENS)
         self._per_request = 1 / requests_max if requests_max else 0.0
         self._per_token = 1 / tokens_max if tokens_max else 0.0
+
+    def resize(self, requests_max: float, tokens_max: float) -> None:
+        """Its replicas serve something else well at once than was known when it was made."""
+        if self.requests_max:
+            self.growth *= requests_max / self.requests_max
+        self.requests_max, self.tokens_max = requests_max, tokens_max
+        self.set_workers(1 / self.part)
+        self.set_counts(self.requests, self.tokens)
 
     def change(self, requests: int, tokens: int, now: float) -> None:
         """Requests have begun or ended."""

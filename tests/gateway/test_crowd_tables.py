@@ -1,0 +1,82 @@
+"""Tables that change while requests wait for places of the one before."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import pytest
+from crowd_rig import Place, Scene
+
+from forebay.core.routes import Route
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with ExitStack() as stack:
+        yield Scene(tmp_path, stack)
+
+
+def write(scene: Scene, route: Route, places: int) -> None:
+    """Each target serves so many from now on."""
+    targets = tuple(msgspec.structs.replace(target, requests_max=places) for target in route.targets)
+    snapshot = scene.gateway.snapshot
+    table = msgspec.structs.replace(snapshot.table, routes=(msgspec.structs.replace(route, targets=targets),))
+    scene.gateway.write_snapshot(msgspec.structs.replace(snapshot, table=table))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_who_waits_fills_places_that_serve_more_and_nobody_who_comes_later_goes_before(
+    scene: Scene, replicas: int
+) -> None:
+    places = [scene.add(Place(None), requests_max=1) for _ in range(replicas)]
+    route = scene.make_route()
+    scene.start(route)
+
+    async def run() -> list[int]:
+        async with scene.client() as client:
+            held = [asyncio.create_task(scene.ask(client, f"old {number}")) for number in range(9)]
+            await scene.until_waiting(9 - replicas)
+            write(scene, route, 3)
+            await scene.until(lambda: [place.busy for place in places] == [3] * replicas)
+            held += [asyncio.create_task(scene.ask(client, f"new {number}")) for number in range(3)]
+            await scene.until_waiting(12 - 3 * replicas)
+            while not all(task.done() for task in held):
+                for place in places:
+                    place.release()
+                await asyncio.sleep(0.01)
+            return [task.result().status_code for task in held]
+
+    assert asyncio.run(run()) == [200] * 12
+    assert max(place.peak for place in places) == 3
+    assert all(text.startswith("old") for text in places[0].order[:3])
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_who_waits_leaves_places_alone_that_serve_less(scene: Scene, replicas: int) -> None:
+    places = [scene.add(Place(None), requests_max=3) for _ in range(replicas)]
+    route = scene.make_route()
+    scene.start(route)
+
+    async def run() -> list[int]:
+        async with scene.client() as client:
+            held = [asyncio.create_task(scene.ask(client)) for _ in range(12)]
+            await scene.until_waiting(12 - 3 * replicas)
+            write(scene, route, 1)
+            async with asyncio.timeout(20):
+                while (await scene.ask(client, x_forebay_debug="route")).json()["candidates"][0]["used"] < 2:
+                    await asyncio.sleep(0.02)  # until the table is in force
+            for place in places:
+                place.release(3)
+            await scene.until(lambda: [place.busy for place in places] == [1] * replicas)
+            for place in places:
+                place.peak = 0
+            while not all(task.done() for task in held):
+                for place in places:
+                    place.release()
+                await asyncio.sleep(0.01)
+            return [task.result().status_code for task in held]
+
+    assert asyncio.run(run()) == [200] * 12
+    assert max(place.peak for place in places) == 1
