@@ -19,6 +19,7 @@ import msgspec
 from forebay.core.engine_load import ENGINE_STALE_S, EngineLoad
 from forebay.gateway.board_wire import FRAME_MAX_BYTES, Hello, decode_from_worker, encode_frame
 from forebay.gateway.frames import FrameSplitter, short_path
+from forebay.gateway.policy.dealing import Dealing
 from forebay.gateway.policy.merging import Merging
 from forebay.gateway.policy.news import EngineNews, News, cut, shorten
 
@@ -27,6 +28,7 @@ __all__ = ["BoardServer"]
 logger = logging.getLogger("forebay.control")
 
 TELL_S = 0.1  #: between two looks at who is to be told what
+DEAL_S = 0.002  #: after which what a worker wants is dealt, with what others want by then
 BEAT_S = 0.5  #: between two words to a worker, though there is no news
 SILENCE_MAX_S = 2.0  #: after which a worker's numbers are dropped
 UNREAD_MAX_BYTES = 1024 * 1024  #: that a worker has not read; then it is let go
@@ -46,6 +48,8 @@ class BoardServer:
         self._engines: dict[str, EngineNews] = {}
         self._fresh: dict[str, EngineNews] = {}  # published since the workers were told
         self._merging = Merging()
+        self._dealing = Dealing()
+        self._deal_timer: asyncio.TimerHandle | None = None
         self._connections: dict[str, _WorkerConnection] = {}
         self._server: asyncio.Server | None = None
         self._telling: asyncio.TimerHandle | None = None
@@ -64,6 +68,8 @@ class BoardServer:
     def close(self) -> None:
         if self._telling is not None:
             self._telling.cancel()
+        if self._deal_timer is not None:
+            self._deal_timer.cancel()
         if self._server is not None:
             self._server.close()
         for connection in tuple(self._connections.values()):
@@ -107,19 +113,40 @@ class BoardServer:
         self._connections[hello.worker] = connection
         if before is not None and before is not connection:
             before.close()
+        self._dealing.leave(hello.worker)
         self._merging.join(hello.worker)
-        news = self._merging.take(hello.worker)
+        news = self._take(hello.worker)
         self._tell(connection, msgspec.structs.replace(news, engines=self._list_engines()))
 
     def hear(self, connection: "_WorkerConnection", news: News) -> None:
         """Raises ValueError where a worker says too much."""
         if self._connections.get(connection.worker) is connection:
             self._merging.note(connection.worker, news, self._now())
+            if news.claims:
+                self._dealing.note(connection.worker, news.claims)
+                self._deal_soon()
 
     def leave(self, connection: "_WorkerConnection") -> None:
         if self._connections.get(connection.worker) is connection:
             del self._connections[connection.worker]
             self._merging.leave(connection.worker)
+            self._dealing.leave(connection.worker)
+            self._deal_soon()
+
+    def _deal_soon(self) -> None:
+        if self._deal_timer is None and self._telling is not None:
+            self._deal_timer = asyncio.get_running_loop().call_later(DEAL_S, self._deal)
+
+    def _deal(self) -> None:
+        """Tells those at once to whom something was dealt."""
+        self._deal_timer = None
+        for name in self._dealing.deal(self._now()):
+            connection = self._connections.get(name)
+            if connection is not None:
+                self._tell(connection, self._take(name))
+
+    def _take(self, name: str) -> News:
+        return msgspec.structs.replace(self._merging.take(name), allotments=self._dealing.take(name))
 
     def _tell_all(self) -> None:
         loop = asyncio.get_running_loop()
@@ -129,15 +156,16 @@ class BoardServer:
     def _tell_workers(self) -> None:
         now = self._now()
         engines, self._fresh = tuple(self._fresh.values()), {}
+        self._dealing.deal(now)
         for name, connection in tuple(self._connections.items()):
             if now > connection.heard_at + SILENCE_MAX_S or connection.is_behind:
                 logger.warning("a gateway worker is silent or does not read; its loads are unknown now")
                 connection.close()
                 self.leave(connection)
                 continue
-            news = msgspec.structs.replace(self._merging.take(name), engines=engines)
+            news = msgspec.structs.replace(self._take(name), engines=engines)
             is_news = news.counts or news.words or news.uses or engines or news.workers != connection.workers
-            if is_news or now >= connection.told_at + BEAT_S:
+            if is_news or news.allotments or now >= connection.told_at + BEAT_S:
                 self._tell(connection, news)
 
     def _tell(self, connection: "_WorkerConnection", news: News) -> None:

@@ -81,9 +81,6 @@ class Worker:
         self._quota = Quota(
             loop, run_dir / "quota.sock", f"w{index}-{os.getpid()}-{self._token}", openai, self._clock
         )
-        self._board = Board(
-            loop, run_dir / "board.sock", f"w{index}-{os.getpid()}-{self._token}", self._loads
-        )
         self._set_quotas(snapshot)
         self._service = Service(
             self._build(snapshot, None),
@@ -92,6 +89,13 @@ class Worker:
             clock=self._clock,
             worker=index,
             id_prefix=f"{index}{self._token}",
+        )
+        self._board = Board(
+            loop,
+            run_dir / "board.sock",
+            f"w{index}-{os.getpid()}-{self._token}",
+            self._loads,
+            self._service.crowd,
         )
         spoken: dict[Endpoint, Dialect] = dict.fromkeys(Endpoint, openai)
         spoken.update(translators.SPOKEN)
@@ -138,6 +142,7 @@ class Worker:
             loop.add_signal_handler(number, self._stopping.set)
         loop.add_signal_handler(RETIRE_SIGNAL, self._retire)
         self._listener.setblocking(False)
+        self._board.begin()
         await self._server.start(self._listener)
         self._tell_applied()
         async with asyncio.TaskGroup() as group:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from forebay.core.engine_load import EngineState
 from forebay.gateway.board_client import BoardClient
+from forebay.gateway.claims import Claims
+from forebay.gateway.crowd import Crowd
 from forebay.gateway.loads import Loads
 from forebay.gateway.metrics import Cells
 from forebay.gateway.policy.account import Word
@@ -17,6 +19,7 @@ from forebay.gateway.policy.load import ReplicaLoad
 from forebay.gateway.policy.news import WORD_MAX_S, News, PlaceCount, SaidUse, SaidWord, is_time
 
 TELL_EVERY = 2  #: sweeps between two times that it tells: 0.2 s
+HURRY_S, HURRIES_S = 0.005, 0.03  #: what can't wait is told after the first, and not again within the second
 
 
 class Board:
@@ -25,15 +28,28 @@ class Board:
     Args:
         path: of the board's socket.
         worker: this worker's name, unique over all processes there ever were.
+        crowd: where requests wait for places.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, path: Path, worker: str, loads: Loads) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, path: Path, worker: str, loads: Loads, crowd: Crowd
+    ) -> None:
+        self._loop = loop
         self._now = loop.time
         self._loads = loads
+        self._claims = Claims(loads, crowd)
+        crowd.on_want = self._hurry
+        self._hurrying: asyncio.TimerHandle | None = None
+        self._hurried_at = 0.0
         self._client = BoardClient(loop, path, worker, self)
         self._told: dict[int, tuple[int, int]] = {}
         self._rounds = 0
         self._is_heard = False
+
+    def begin(self) -> None:
+        """To be called before requests come, so that it soon knows who else there is."""
+        if self._loads.is_of_interest:
+            self._client.keep_connected()
 
     def sweep(self, cells: Cells) -> None:
         """To be called every tenth of a second: keeps the line, tells what is new, forgets what is old."""
@@ -49,14 +65,27 @@ class Board:
 
     def close(self) -> None:
         self._client.close()
+        if self._hurrying is not None:
+            self._hurrying.cancel()
 
     # --- telling --------------------------------------------------------------------------------------------
+
+    def _hurry(self) -> None:
+        """There is something that nobody should wait for until it is told."""
+        if self._hurrying is None and self._claims.are_of_use and self._client.is_connected:
+            at = max(self._now() + HURRY_S, self._hurried_at + HURRIES_S)
+            self._hurrying = self._loop.call_at(at, self._tell_now)
+
+    def _tell_now(self) -> None:
+        self._hurrying, self._hurried_at = None, self._now()
+        self._client.tell(self._take_news())
 
     def _take_news(self) -> News:
         return News(
             counts=tuple(self._take_counts()),
             words=tuple(self._take_words()),
             uses=tuple(self._take_uses()),
+            claims=tuple(self._claims.take(self._now())),
         )
 
     def _take_counts(self) -> Iterator[PlaceCount]:
@@ -98,14 +127,20 @@ class Board:
             word.is_news |= now < word.retry_at
         for account in self._loads.accounts.values():
             account.is_news |= now < account.reset_at
+        self._claims.forget()
 
     def lose_line(self) -> None:
         self._is_heard = False
         self._loads.forget_others(self._now())
 
     def hear(self, news: News) -> None:
-        self._is_heard = True
         hear_news(self._loads, news, self._now())
+        if not self._is_heard:
+            self._is_heard = True
+            self._hurry()
+        if news.allotments:
+            self._claims.hear(news.allotments, self._now())
+            self._client.tell(self._take_news())  # so that what it gave up is another's
 
     # --- showing --------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from forebay.gateway.policy.crowd import (
     Drain,
     Share,
     compute_allowed_s,
+    count_free,
     count_places,
     find_seat,
     guess_drain,
@@ -42,6 +43,7 @@ from forebay.gateway.seating import feed, take_seat
 from forebay.gateway.waiting import ENDED, EXPIRED, FULL, SERVED, TOO_LONG, read_wait_s, tell_waited
 
 BYTES_PART = 2  #: of `gateway.memory_max_bytes`, the bodies of those that wait may have a half
+DEAL_S = 0.1  #: that also a request waits which may not, for a place that is free and another worker's yet
 LineKey = tuple[str, frozenset[PoolLoad]]
 
 
@@ -85,6 +87,7 @@ class Crowd:
     Attributes:
         count: of those that wait, at whatever line.
         waiting: the same by model and class.
+        on_want: told that a request waits where none did, or that a place is another worker's now.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Crowd:
     ) -> None:
         self.count = 0
         self.waiting: Counter[tuple[str, str]] = Counter()
+        self.on_want: Callable[[], None] = _ignore
         self._by_model: Counter[str] = Counter()
         self._lines: dict[LineKey, PlaceLine] = {}
         self._by_pool: dict[PoolLoad, list[PlaceLine]] = {}
@@ -158,12 +162,17 @@ class Crowd:
         line.queue.entries_max, line.queue.tenant_max = rules.requests_max, rules.tenant_requests_max
         before = line.queue.count_before(turn.rank, turn.project, 1)
         wait_s = line.drain.estimate_wait_s(before, now)
+        is_dealt_soon = before < count_free(turn.tiers, now)  # it is free, and another worker's yet
+        if is_dealt_soon:
+            wait_s = min(wait_s, DEAL_S)
         try:
             named_s = read_wait_s(exchange.call.headers)
         except ValueError as why:
             raise self._refuse(turn, TOO_LONG, before, wait_s, f"it may not wait, for {why}") from None
         allowed_s = compute_allowed_s(rules, turn.rank, named_s, now - line.opened_s)
         allowed_s -= exchange.queued_ns * 1e-9
+        if is_dealt_soon:
+            allowed_s = max(allowed_s, DEAL_S)
         if allowed_s <= 0 or self._closing:
             raise self._refuse(turn, TOO_LONG, before, wait_s, "it may not wait")
         if wait_s > allowed_s:
@@ -183,6 +192,7 @@ class Crowd:
             self._lines[key] = line
             for pool in key[1]:
                 self._by_pool.setdefault(pool, []).append(line)
+            self.on_want()
         self._count(turn, 1)
         return line
 
@@ -206,12 +216,31 @@ class Crowd:
     def _count_waiting(self, load: PoolLoad) -> int:
         return sum(map(len, self._by_pool.get(load, ())))
 
+    def count_waiting(self, pool: PoolLoad) -> tuple[int, int]:
+        """Those that wait for places of a pool: requests, and their tokens, as if all were like the first."""
+        count = tokens = 0
+        for line in self._by_pool.get(pool, ()):
+            turn = line.first
+            assert isinstance(turn, Turn)
+            count, tokens = count + len(line), tokens + len(line) * turn.want.tokens
+        return count, tokens
+
     # --- a place gets free ----------------------------------------------------------------------------------
 
     def look(self, load: ReplicaLoad, now: float) -> None:
         """A request has ended at a replica."""
+        if any(pool.is_overfilled for pool in load.pools):
+            self.on_want()
         if self.count:
             self._serve({line for pool in load.pools for line in self._by_pool.get(pool, ())}, now)
+
+    def look_at(self, pools: Iterable[PoolLoad], now: float) -> None:
+        """This worker may fill more of these."""
+        for line in {line for pool in pools for line in self._by_pool.get(pool, ())}:
+            turn = line.first
+            assert isinstance(turn, Turn)
+            line.drain.guess_anew(guess_drain(turn.tiers, turn.want, now))
+        self._serve({line for pool in pools for line in self._by_pool.get(pool, ())}, now)
 
     def sweep(self, now: float) -> None:
         """Looks for what has room without a word of it.  To be called every tenth of a second."""
@@ -365,6 +394,10 @@ def _find_end(line: PlaceLine) -> tuple[int, float]:
     first = line.first
     assert first is not None
     return line.share.find_end(first.rank), line.opened_s
+
+
+def _ignore() -> None:
+    """Nobody listens."""
 
 
 def _say_how_full(turn: Turn) -> str:

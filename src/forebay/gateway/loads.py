@@ -10,6 +10,7 @@ it never asks a place anything.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import inf
 from urllib.parse import urlsplit
 
 from forebay.core.engine_load import ENGINE_STALE_S, EngineLoad
@@ -36,6 +37,7 @@ class Counts:
     accounts: dict[AccountKey, Account]
     users: dict[Place, AccountKey]  #: places that use up an account's quota
     slow_s: dict[Place, float]
+    dealt: Mapping[int, tuple[PoolLoad, ...]]  #: that workers share out, by the name that they have for each
     has_pools: bool  #: the table describes some, of which more may come
     workers: int  #: between whom capacity is shared while each sees its own requests alone
 
@@ -54,10 +56,11 @@ class Loads:
 
     def __init__(self) -> None:
         self._counts = Counts(
-            replicas={}, pools={}, members={}, targets={}, accounts={}, users={}, slow_s={}, has_pools=False,
-            workers=1,
+            replicas={}, pools={}, members={}, targets={}, accounts={}, users={}, slow_s={}, dealt={},
+            has_pools=False, workers=1,
         )  # fmt: skip
         self._seen_workers = 1  #: whose requests it sees, itself among them
+        self._allotted: dict[int, tuple[int, int]] = {}  # what it may fill of pools, where that is dealt
         self.by_id: dict[int, ReplicaLoad] = {}  #: places, by the names that workers have for them
         self.accounts: dict[int, Account] = {}  #: likewise
         self._trouble = Trouble()
@@ -80,6 +83,7 @@ class Loads:
         pools: dict[PoolKey, PoolLoad] = {}
         members: dict[PoolKey, tuple[ReplicaLoad, ...]] = {}
         groups = {}
+        dealt: dict[int, dict[PoolKey, PoolLoad]] = {}
         share = max(1.0, workers / self._seen_workers)
         for route in chosen:
             found: dict[GroupKey, list[Member]] = {}
@@ -99,6 +103,8 @@ class Loads:
                         len(loads), *capacity, share, self._trouble
                     )
                 made.append(Group(group, pools[pool_key]))
+                if route.choosing.queue is not None and any(capacity):
+                    dealt.setdefault(_name((where, capacity)), {})[pool_key] = pools[pool_key]
             groups[route.model] = tuple(made)
         counted = {
             target.id: replicas[find_place(target)]
@@ -119,6 +125,7 @@ class Loads:
             accounts=accounts,
             users=users,
             slow_s=slow_s,
+            dealt={id: tuple(same.values()) for id, same in dealt.items()},
             has_pools=bool(table.pools),
             workers=workers,
         )
@@ -148,7 +155,11 @@ class Loads:
         self._counts = counts
         self.by_id = {replica.id: replica for replica in counts.replicas.values()}
         self.accounts = {account.id: account for account in counts.accounts.values()}
+        self._allotted = {id: parts for id, parts in self._allotted.items() if id in counts.dealt}
         self._share()
+        for pool_key, pool in before.pools.items():
+            if pool_key not in counts.pools:  # requests may wait for it still, and nobody deals it any more
+                self._allow(pool, None)
         if now is not None and before.replicas:
             for replica in new:
                 replica.start_slowly(now, now)
@@ -171,13 +182,43 @@ class Loads:
             self._share()
 
     def _share(self) -> None:
+        if self._seen_workers == 1:
+            self._allotted.clear()
         workers = max(1.0, self._counts.workers / self._seen_workers)
         for pool in self._counts.pools.values():
             pool.set_workers(workers)
             pool.set_counts(pool.requests, pool.tokens)
+        for id, pools in self._counts.dealt.items():
+            for pool in pools:
+                self._allow(pool, self._allotted.get(id))
+
+    def _allow(self, pool: PoolLoad, allotted: tuple[int, int] | None) -> bool:
+        """What was dealt to it, or else its share while it knows that others fill the rest."""
+        if allotted is None and self._seen_workers == 1:
+            return pool.allow(inf, inf)  # what it takes for the whole is its share
+        if allotted is None:
+            workers = max(self._seen_workers, self._counts.workers)
+            allotted = max(1, int(pool.requests_max / workers)), max(1, int(pool.tokens_max / workers))
+        requests, tokens = allotted
+        return pool.allow(requests if pool.requests_max else inf, tokens if pool.tokens_max else inf)
+
+    @property
+    def dealt(self) -> Mapping[int, tuple[PoolLoad, ...]]:
+        """Pools of which workers that know of each other fill only what was dealt to them; none while it
+        knows of nobody."""
+        return self._counts.dealt if self._seen_workers > 1 else {}
+
+    def allot(self, id: int, requests: int, tokens: int) -> tuple[PoolLoad, ...]:
+        """This worker may fill so much of a pool; returns what it may fill more of than before."""
+        pools = self.dealt.get(id)
+        if pools is None:
+            return ()
+        allotted = self._allotted[id] = requests, tokens
+        return tuple([pool for pool in pools if self._allow(pool, allotted)])
 
     def forget_others(self, now: float) -> None:
         """Nobody tells any more what the other workers have."""
+        self._allotted.clear()
         self.see_workers(1)
         for replica in self.by_id.values():
             replica.set_others(0, 0, now)
@@ -245,7 +286,7 @@ def _find_accounts(
     return users, {key: known.get(key) or Account(_name(key)) for key in keys}
 
 
-def _name(what: tuple[str | None, ...]) -> int:
+def _name(what: tuple[object, ...]) -> int:
     """The same in every worker, and unlike any other in all that a table can hold."""
     return int.from_bytes(blake2b(repr(what).encode(), digest_size=8).digest())
 
@@ -263,7 +304,7 @@ def compute_capacity(targets: Iterable[Target]) -> tuple[float, float]:
 
 def _fill(pool: PoolLoad, loads: Sequence[ReplicaLoad]) -> None:
     """Tells a new pool what is known of its replicas already."""
-    pool.set_counts(sum(load.requests for load in loads), sum(load.tokens for load in loads))
+    pool.count_anew(loads)
     for load in loads:
         if load.unfit_until:
             pool.note_unfit(load, 0.0)

@@ -42,4 +42,4 @@ def feed(group: Group) -> None:
     for load in loads:
         if pool not in load.pools:
             load.pools.append(pool)
-    pool.set_counts(sum(load.requests for load in loads), sum(load.tokens for load in loads))
+    pool.count_anew(loads)

@@ -15,7 +15,7 @@ answers young.  That is what controlled delay does for packets (Nichols and Jaco
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from math import ceil
+from math import ceil, inf
 
 from forebay.core.keys import PRIORITIES
 from forebay.core.limits import QueueRules
@@ -129,6 +129,16 @@ def count_places(load: PoolLoad) -> float:
     return max(1.0, load.requests / load.used) if load.requests and load.used else 1.0
 
 
+def count_free(tiers: Sequence[Tier], now: float) -> int:
+    """Requests for which there is room that this worker may not fill yet."""
+    return sum(
+        load.count_free(now)
+        for tier in tiers
+        for load in tier.loads
+        if load.allowed_requests < inf or load.allowed_tokens < inf
+    )
+
+
 # --- how long a wait would be -------------------------------------------------------------------------------
 
 
@@ -148,6 +158,11 @@ class Drain:
         self._seen: deque[float] = deque()
         self._since = now
 
+    def guess_anew(self, other: "Drain") -> None:
+        """Another guess is better, if it still goes by one."""
+        if self._guess_s:
+            self._guessed, self._guess_s = other._guessed, other._guess_s
+
     def note(self, now: float) -> None:
         """A place has got free."""
         self._seen.append(now)
@@ -165,11 +180,11 @@ class Drain:
 
 
 def guess_drain(tiers: Sequence[Tier], want: Want, now: float) -> Drain:
-    """Of places that have just become full, by how long answers took there."""
+    """Of places that have just become full for this worker, by how long answers took there."""
     places = rate = 0.0
     for tier in tiers:
         for load in tier.loads:
-            count = count_places(load)
+            count = max(1.0, min(count_places(load), load.allowed_requests))
             places += count
             rate += count / max(load.estimate(want.output_tokens, now) or NOMINAL_S, TINY)
     return Drain(places, places / rate, now)

@@ -95,7 +95,7 @@ class ReplicaLoad(Pace):
         self.requests += more
         self.tokens += more_tokens
         for pool in self.pools:
-            pool.change(more, more_tokens, now)
+            pool.change_others(more, more_tokens, now)
         if self.on_end is not None and (more < 0 or more_tokens < 0):
             self.on_end(self, now)
 

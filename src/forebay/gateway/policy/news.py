@@ -53,11 +53,45 @@ class EngineNews(msgspec.Struct, frozen=True, array_like=True):
     at: float
 
 
+class Need(msgspec.Struct, frozen=True, array_like=True):
+    """Of a pool's capacity, in requests or in tokens: how much there is, and how much of it one worker has.
+
+    Attributes:
+        capacity: in service; 0 if nobody knows.
+        used: by the worker's own requests in flight.
+        waiting: for a place there.
+        limit: that the worker's own requests fill at the most, as it goes by now.
+    """
+
+    capacity: float
+    used: Count
+    waiting: Count
+    limit: Count
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker has and wants of a pool; without any capacity it has no such pool any more."""
+
+    pool: Id
+    requests: Need
+    tokens: Need
+
+
+class Allotment(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker's own requests may fill of a pool at the most, from now on."""
+
+    pool: Id
+    requests: Count
+    tokens: Count
+
+
 class News(msgspec.Struct, frozen=True, tag="news"):
     """What changed; of a worker its own counts, of the board the sums of all others.
 
     Attributes:
         workers: whose counts are in the sums, with those of whoever reads this; 0 from a worker.
+        claims: from a worker.
+        allotments: from the board.
     """
 
     counts: tuple[PlaceCount, ...] = ()
@@ -65,6 +99,8 @@ class News(msgspec.Struct, frozen=True, tag="news"):
     uses: tuple[SaidUse, ...] = ()
     engines: tuple[EngineNews, ...] = ()
     workers: Count = 0
+    claims: tuple[Claim, ...] = ()
+    allotments: tuple[Allotment, ...] = ()
 
 
 _Item = TypeVar("_Item")
@@ -84,8 +120,11 @@ def cut(news: News) -> Iterator[News]:
             uses=_cut(news.uses, at, PART_MAX),
             engines=_cut(news.engines, at, ENGINES_MAX),
             workers=news.workers,
+            claims=_cut(news.claims, at, PART_MAX),
+            allotments=_cut(news.allotments, at, PART_MAX),
         )
-        if at and not (part.counts or part.words or part.uses or part.engines):
+        kinds = part.counts, part.words, part.uses, part.engines, part.claims, part.allotments
+        if at and not any(kinds):
             return
         yield part
         at += 1

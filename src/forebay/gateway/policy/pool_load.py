@@ -4,7 +4,8 @@ What engines and providers say of themselves (`told`) can make it fuller than co
 absorbs what happened and decides nothing.  Times are seconds of one clock, handed in.
 """
 
-from math import exp
+from collections.abc import Iterable
+from math import exp, inf
 from typing import Protocol
 
 from forebay.gateway.policy.pace import Pace
@@ -23,6 +24,8 @@ class Replica(Protocol):
 
     requests: int
     tokens: int
+    others_requests: int
+    others_tokens: int
     unfit_until: float
     slow_until: float
 
@@ -54,6 +57,8 @@ class PoolLoad(Pace):
     __slots__ = (
         "_per_request",
         "_per_token",
+        "allowed_requests",
+        "allowed_tokens",
         "asked_at",
         "growth",
         "has_capacity",
@@ -61,6 +66,8 @@ class PoolLoad(Pace):
         "is_pressed",
         "level",
         "level_at",
+        "others_requests",
+        "others_tokens",
         "part",
         "pressure",
         "pressure_at",
@@ -95,6 +102,8 @@ class PoolLoad(Pace):
         self.size = size
         self.requests = self.tokens = 0
         self.asked_at = self.first_at  #: when this worker began a request there last
+        self.others_requests = self.others_tokens = 0  #: of these, of other workers
+        self.allowed_requests = self.allowed_tokens = inf  #: that this worker's own may fill of it
         self.requests_max, self.tokens_max = requests_max, tokens_max
         self.has_capacity = bool(requests_max or tokens_max)
         self.growth = 1.0  #: of `requests_max`, since it was made
@@ -158,6 +167,19 @@ class PoolLoad(Pace):
         if self.unfit or self.slow:
             self._look_who_is_fit(now)
 
+    def change_others(self, requests: int, tokens: int, now: float) -> None:
+        """Other workers have so many more."""
+        self.others_requests += requests
+        self.others_tokens += tokens
+        self.change(requests, tokens, now)
+
+    def count_anew(self, loads: Iterable[Replica]) -> None:
+        """What is in flight at its replicas, each given once."""
+        every = tuple(loads)
+        self.others_requests = sum(each.others_requests for each in every)
+        self.others_tokens = sum(each.others_tokens for each in every)
+        self.set_counts(sum(each.requests for each in every), sum(each.tokens for each in every))
+
     def set_counts(self, requests: int, tokens: int) -> None:
         """So many are in flight."""
         self.requests, self.tokens = requests, tokens
@@ -183,23 +205,55 @@ class PoolLoad(Pace):
         return self.size - len(unfit) - slow, max(0.0, self.used_of_all - max(by_requests, by_tokens))
 
     def has_room(self, now: float) -> bool:
-        """Whether one more request would not exceed what its replicas in service serve at once.
+        """Whether one more request would exceed neither what its replicas in service serve at once nor what
+        this worker may fill of it.  Of tokens, the one that fills it may."""
+        requests, tokens, others, others_tokens, part = self.measure(now)
+        if requests - others >= self.allowed_requests or tokens - others_tokens >= self.allowed_tokens:
+            return False
+        return (requests + 1) * self._per_request <= part + TINY and tokens * self._per_token < part
 
-        Of tokens, the one that fills it may.
-        """
-        requests, tokens, part = self.requests, self.tokens, 1.0
+    def measure(self, now: float) -> tuple[int, int, int, int, float]:
+        """What is in flight at replicas in service: requests and tokens, and of these other workers'; and
+        what part of the pool those replicas are.  Where none is, all of it."""
         if now < self.unfit_until:
             unfit = [each for each in self.unfit if now < each.unfit_until]
             if 0 < len(unfit) < self.size:
-                requests -= sum(each.requests for each in unfit)
-                tokens -= sum(each.tokens for each in unfit)
-                part -= len(unfit) / self.size
-        return (requests + 1) * self._per_request <= part + TINY and tokens * self._per_token < part
+                return (
+                    self.requests - sum(each.requests for each in unfit),
+                    self.tokens - sum(each.tokens for each in unfit),
+                    self.others_requests - sum(each.others_requests for each in unfit),
+                    self.others_tokens - sum(each.others_tokens for each in unfit),
+                    1.0 - len(unfit) / self.size,
+                )
+        return self.requests, self.tokens, self.others_requests, self.others_tokens, 1.0
+
+    def count_free(self, now: float) -> int:
+        """Requests for which there is room, whoever may fill it; where only tokens bound it, one at least."""
+        requests, tokens, _, _, part = self.measure(now)
+        if tokens * self._per_token >= part:
+            return 0
+        return max(0, int(part / self._per_request + TINY) - requests) if self._per_request else 1
+
+    def allow(self, requests: float, tokens: float) -> bool:
+        """This worker's own requests may fill so much of it; whether that is more than before."""
+        is_more = requests > self.allowed_requests or tokens > self.allowed_tokens
+        self.allowed_requests, self.allowed_tokens = requests, tokens
+        return is_more
+
+    @property
+    def is_overfilled(self) -> bool:
+        """Whether this worker has all that it may fill, or more."""
+        return self.requests - self.others_requests >= self.allowed_requests
 
     @property
     def requests_share(self) -> float:
         """The requests that it serves well at once, as far as they are this worker's; 0 if nobody knows."""
         return 1 / self._per_request if self._per_request else 0.0
+
+    @property
+    def tokens_share(self) -> float:
+        """Likewise of tokens."""
+        return 1 / self._per_token if self._per_token else 0.0
 
     def _look_who_is_fit(self, now: float) -> None:
         fit, lost = self.compute_fit(now)

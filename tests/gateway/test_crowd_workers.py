@@ -1,0 +1,119 @@
+"""A herd that comes to several workers at once: together they fill what there is, and no place more."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import pytest
+from board_rig import BoardThread
+from crowd_rig import CLASSES, RULES, Place, Scene
+
+from forebay.testing.recorded import RecordedRequest
+from forebay.testing.steps import Script
+
+
+class Watched(Place):
+    """It knows how busy it was."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.began_at: list[float] = []
+
+    def __call__(self, request: RecordedRequest) -> Script:
+        self.began_at.append(time.monotonic())
+        return super().__call__(request)
+
+    def measure_use(self) -> float:
+        """Requests in hand in the mean, by how fast they came one after the other until the last."""
+        assert self.seconds is not None
+        return (len(self.began_at) - 1) * self.seconds / (self.began_at[-1] - self.began_at[0])
+
+
+class Stage(Scene):
+    """Workers with a board between them."""
+
+    def start_workers(self, place: Place, count: int, wait_s: float, **facts: int) -> None:
+        self._stack.enter_context(BoardThread(self._folder))
+        self.add(place, **facts)
+        rules = msgspec.structs.replace(RULES, default_wait_s=(wait_s,) * 3)
+        self.start(self.make_route(rules), workers=count)
+        self.gateway.until(lambda: self.gateway.metric("forebay_board_connected") == count)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        yield Stage(tmp_path, stack)
+
+
+async def ask(stage: Stage) -> tuple[int, str]:
+    """The status and the head of an answer; over a bare connection, so that a herd comes at once."""
+    host, port = stage.gateway.url.removeprefix("http://").split("/")[0].split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hello"}]}'
+    head = f"authorization: Bearer {CLASSES['standard']}\r\ncontent-length: {len(body)}\r\nconnection: close"
+    writer.write(f"POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\n{head}\r\n\r\n".encode() + body)
+    try:
+        told = (await reader.read()).decode().lower()
+    finally:
+        writer.close()
+    return int(told[9:12] or 0), told
+
+
+async def send(stage: Stage, count: int) -> list[tuple[int, str]]:
+    async with asyncio.timeout(100):
+        return await asyncio.gather(*(ask(stage) for _ in range(count)))
+
+
+def test_four_workers_never_fill_more_than_there_is_and_waste_little(stage: Stage) -> None:
+    place = Watched(0.4)
+    stage.start_workers(place, 4, 4.0, requests_max=8)
+    answers = asyncio.run(send(stage, 400))
+    assert place.peak == 8
+    assert place.measure_use() > 0.6 * 8, "places were idle though many waited"
+    statuses = Counter(status for status, _ in answers)
+    assert set(statuses) <= {200, 503}
+    assert statuses[200] == place.served > 30
+    for status, told in answers:
+        assert status == 200 or ("model_overloaded" in told and "retry-after: " in told)
+    records = stage.gateway.until(lambda: len(found := stage.gateway.records()) == 400 and found)
+    assert len({record.request_id for record in records}) == 400
+    assert len({record.worker for record in records}) > 1
+
+
+def test_fewer_places_than_workers_serve_every_request_of_each(stage: Stage) -> None:
+    place = Place(0.1)
+    stage.start_workers(place, 4, 60.0, requests_max=2)
+    answers = asyncio.run(send(stage, 40))
+    assert {status for status, _ in answers} == {200}
+    assert place.peak <= 2
+
+
+def test_a_worker_that_dies_in_a_herd_leaves_its_places_to_the_others(stage: Stage) -> None:
+    place = Place(0.1)
+    stage.start_workers(place, 3, 60.0, requests_max=6)
+
+    async def run() -> None:
+        async with asyncio.timeout(100):
+            asked = [asyncio.ensure_future(ask(stage)) for _ in range(120)]
+            await stage.until(lambda: place.served > 6)
+            await asyncio.to_thread(stage.workers[2].kill)
+            done = await asyncio.gather(*asked, return_exceptions=True)
+        answered = [each[0] for each in done if isinstance(each, tuple)]
+        assert set(answered) <= {200, 0}, "those of the dead worker end without an answer"
+        assert answered.count(200) > 40
+
+    asyncio.run(run())
+    assert place.peak <= 6 + 2  # what it had in hand, its upstream may hold for a moment longer
+
+
+def test_tokens_of_four_workers_fill_what_there_is(stage: Stage) -> None:
+    place = Place(0.3)
+    stage.start_workers(place, 4, 60.0, tokens_max=3000)
+    answers = asyncio.run(send(stage, 60))
+    assert {status for status, _ in answers} == {200}
+    assert 8 <= place.peak <= 11 + 4  # each is taken for 275 tokens
