@@ -95,7 +95,7 @@ class Crowd:
     ) -> None:
         self.count = 0
         self.waiting: Counter[tuple[str, str]] = Counter()
-        self.on_want: Callable[[], None] = _ignore
+        self.on_want: Callable[[], None] = lambda: None
         self._by_model: Counter[str] = Counter()
         self._lines: dict[LineKey, PlaceLine] = {}
         self._by_pool: dict[PoolLoad, list[PlaceLine]] = {}
@@ -394,10 +394,6 @@ def _find_end(line: PlaceLine) -> tuple[int, float]:
     first = line.first
     assert first is not None
     return line.share.find_end(first.rank), line.opened_s
-
-
-def _ignore() -> None:
-    """Nobody listens."""
 
 
 def _say_how_full(turn: Turn) -> str:
