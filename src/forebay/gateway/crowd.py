@@ -18,12 +18,12 @@ from forebay.core.errors import CallerLeft, Draining, ModelOverloaded
 from forebay.core.keys import PRIORITIES, KeyEntry
 from forebay.core.limits import QueueRules
 from forebay.gateway.ending import DRAINING
-from forebay.gateway.line import Line, Waiter
+from forebay.gateway.line import Waiter
 from forebay.gateway.loads import compute_capacity
 from forebay.gateway.memory import Memory
 from forebay.gateway.model import Exchange, RouteState
+from forebay.gateway.place_line import LineKey, PlaceLine, Turn
 from forebay.gateway.policy.crowd import (
-    Drain,
     Share,
     compute_allowed_s,
     count_free,
@@ -44,7 +44,6 @@ from forebay.gateway.waiting import ENDED, EXPIRED, FULL, SERVED, TOO_LONG, read
 
 BYTES_PART = 2  #: of `gateway.memory_max_bytes`, the bodies of those that wait may have a half
 DEAL_S = 0.1  #: that also a request waits which may not, for a place that is free and another worker's yet
-LineKey = tuple[str, frozenset[PoolLoad]]
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,32 +52,6 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     full: bool  #: no place has room
     waiting: dict[str, int]  #: for places of the model, by class
     wait_s: float  #: that one more would wait
-
-
-class Turn(Waiter):
-    """A request that waits for a place."""
-
-    __slots__ = ("exchange", "fleet", "model", "tiers", "want")
-
-    def __init__(self, exchange: Exchange, fleet: Fleet, tiers: tuple[Tier, ...], want: Want) -> None:
-        assert exchange.key is not None
-        super().__init__(exchange.key)
-        self.exchange = exchange
-        self.model = exchange.model
-        self.fleet = fleet
-        self.tiers = tiers
-        self.want = want
-
-
-class PlaceLine(Line):
-    """Those that wait for the same places."""
-
-    def __init__(self, key: LineKey, rules: QueueRules, drain: Drain, share: Share, now: float) -> None:
-        super().__init__(rules)
-        self.key = key
-        self.drain = drain
-        self.share = share
-        self.opened_s = now
 
 
 class Crowd:
