@@ -1,6 +1,6 @@
 """Those that wait for the same places, and what each of them needs there.
 
-It decides nothing: who is next is `policy.fairness`'s and `policy.crowd`'s to say, and `crowd` keeps the lines.
+It decides nothing: who is next, `policy.fairness` and `policy.crowd` say, and `crowd` keeps the lines.
 """
 
 from forebay.core.limits import QueueRules
