@@ -16,6 +16,7 @@ from real_clients import read_response, read_response_stream
 from forebay.core.errors import UpstreamProtocol
 from forebay.core.events import Tokens
 from forebay.net.sse import EventSplitter, EventTooLarge, parse_event
+from forebay.providers.responses_dialect import ResponsesDialect
 from forebay.providers.responses_meter import ResponsesMeter, read_response_usage
 from forebay.providers.responses_to_chat import ResponsesToChat
 from forebay.testing import responses
@@ -381,3 +382,12 @@ def test_the_meter_sees_errors(raw: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("body", [b"{}", b"[]", b'{"usage":null}', b'{"usage":{"input_tokens":-1}}', b"x"])
 def test_usage_that_can_not_be_believed(body: bytes) -> None:
     assert read_response_usage(body) is None
+
+
+@pytest.mark.parametrize("message", [b'"\xff"', b"5", b'{"a":' * 50 + b"1" + b"}" * 50, b'"It went wrong."'])
+def test_a_target_s_error_is_an_event_whatever_its_bytes(message: bytes) -> None:
+    raw = ResponsesDialect().wrap_error_event(b'{"error":{"message":%b,"code":[1]}}' % message)
+    parsed = parse_event(raw)
+    told = json.loads(parsed.data or b"")
+    assert (parsed.event, told["type"]) == ("error", "error")
+    assert set(told["error"]) >= {"message"}

@@ -181,7 +181,8 @@ class ResponsesDialect:
         return _build_error_event(error.describe())
 
     def wrap_error_event(self, body: bytes) -> bytes:
-        return _build_error_event(msgspec.json.decode(self.read_error(body) or b"{}"))
+        error = self.read_error(body) or b"{}"  # whose texts nobody has looked into until now
+        return _build_error_event(msgspec.json.decode(error.decode("utf-8", "replace")))
 
 
 def _build_error_event(told: dict[str, Any]) -> bytes:
