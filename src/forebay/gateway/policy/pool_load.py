@@ -10,8 +10,7 @@ from typing import Protocol
 
 from forebay.gateway.policy.pace import Pace
 
-LEVEL_UP_S, LEVEL_DOWN_S = 0.2, 2.0  #: how fast a pool's level follows its use: up quickly, down slowly
-PRESSURE_DECAY_S = 10.0  #: likewise of refusals
+PRESSURE_DECAY_S = 10.0  #: in which what refusals say falls to 37 %
 PRESSURE_MIN = 0.001  #: less says nothing
 TOLD_DOWN_S = 4.0  #: how fast what engines and providers say may become less
 #: A worker's share of a capacity is at least that: a request fills no more than any class leaves free.
@@ -64,8 +63,6 @@ class PoolLoad(Pace):
         "has_capacity",
         "holders",
         "is_pressed",
-        "level",
-        "level_at",
         "others_requests",
         "others_tokens",
         "part",
@@ -109,8 +106,6 @@ class PoolLoad(Pace):
         self.growth = 1.0  #: of `requests_max`, since it was made
         self.used = 0.0  #: share of the capacity in service, more than 1 when there is a queue
         self.used_of_all = 0.0  #: the same of all capacity, by counts alone
-        self.level = 0.0  #: of all capacity, as it was over the last while
-        self.level_at = 0.0
         self.pressure = 0.0  #: share of the replicas that refused of late
         self.pressure_at = 0.0
         self.unfit: tuple[Replica, ...] = ()  #: replicas that may be out of service
@@ -147,15 +142,7 @@ class PoolLoad(Pace):
 
     def change(self, requests: int, tokens: int, now: float) -> None:
         """Requests have begun or ended."""
-        # `compute_level` and `set_counts` are written out here: this is twice in each request's way.
-        passed = now - self.level_at
-        if passed:
-            used, level = self.used_of_all, self.level
-            if passed > 0 and level != used:
-                self.level = used + (level - used) * exp(
-                    -passed / (LEVEL_UP_S if used > level else LEVEL_DOWN_S)
-                )
-            self.level_at = now
+        # `set_counts` is written out here: this is twice in each request's way.
         self.requests = requests = self.requests + requests
         self.tokens = tokens = self.tokens + tokens
         used, by_tokens = requests * self._per_request, tokens * self._per_token
@@ -262,13 +249,6 @@ class PoolLoad(Pace):
             self.unfit = ()
         if now >= self.slow_until:
             self.slow = ()
-
-    def compute_level(self, now: float) -> float:
-        passed = now - self.level_at
-        if passed <= 0:
-            return self.level
-        used = self.used_of_all
-        return used + (self.level - used) * exp(-passed / (LEVEL_UP_S if used > self.level else LEVEL_DOWN_S))
 
     def note_unfit(self, replica: Replica, now: float) -> None:
         """A replica is out of service, or for another time than before."""

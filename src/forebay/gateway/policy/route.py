@@ -188,7 +188,7 @@ def _pick_tier(fleet: Fleet, tiers: Sequence[Tier], want: Want, now: float, draw
     spill_at = fleet.choosing.spill_at
     idle = spill_at + OFFSET_MIN
     for load in tiers[0].loads:
-        if load.used > idle or load.level > idle or load.is_pressed:
+        if load.used > idle or load.is_pressed:
             break
     else:
         return 0, draw
@@ -198,7 +198,7 @@ def _pick_tier(fleet: Fleet, tiers: Sequence[Tier], want: Want, now: float, draw
     at = 0
     while at < last:
         for load in tiers[at].loads:
-            if load.used > idle or load.level > idle or load.is_pressed:
+            if load.used > idle or load.is_pressed:
                 break
         else:
             return at, draw

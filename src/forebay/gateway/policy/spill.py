@@ -1,11 +1,12 @@
 """How much of the flow leaves a tier for the next one.  Pure.
 
 A share, never all at once: it grows from nothing at `spill_at` of the capacity to all of it some way above.
-The level that it follows rises quickly and falls slowly, and refusals count for a while after the last, so
-that a constant load settles at a constant share.  Of the classes, interactive requests leave first, for they
-can't wait; batch requests wait where it is cheap until the queue is long.  Replicas that are out of service
-are no capacity, and what is still in flight there fills none.  Where weights say what each group gets, a
-group counts for as much as that, for what is free in another is free for nobody.
+It goes by the use of this moment, without a memory: a mean over the last while comes later than what it is to
+steer, and a tier would fill and empty in turns under a constant load.  Refusals count for a while after the
+last.  Of the classes, interactive requests leave first, for they can't wait; batch requests wait where it is
+cheap until the queue is long.  Replicas that are out of service are no capacity, and what is still in flight
+there fills none.  Where weights say what each group gets, a group counts for as much as that, for what is
+free in another is free for nobody.
 
 What engines and providers say of themselves can make a tier fuller than counts do, never emptier: a full KV
 cache, a queue, a quota that is nearly used up.  Where requests wait in engines, a class leaves as the wait
@@ -18,8 +19,6 @@ from typing import Final
 from forebay.core.keys import PRIORITIES
 from forebay.core.routes import QUEUE_WAITS_S
 from forebay.gateway.policy.fleet import Group
-
-OVERSHOOT = 0.2  #: of the capacity: a use so far above the level counts at once, as in a herd
 
 #: By class: where it begins, from `spill_at` on; over what width all of it goes; how far refusals count.
 CURVES: Final = {
@@ -62,9 +61,7 @@ def compute_spill(
             wait += load.told_wait_s * left
         told = 0.0 if load.told is None else load.told * left
         if load.has_capacity:
-            if load.used or load.level > 0.001:
-                used = max(load.compute_level(now), load.used_of_all - OVERSHOOT * left / share)
-                level += max(told, (used - lost) * share)
+            level += max(told, (load.used_of_all - lost) * share)
         elif load.told is not None:
             level += told
         else:
