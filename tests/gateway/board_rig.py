@@ -86,12 +86,17 @@ class Machine:
     def start_board(self) -> None:
         self.board = self.stack.enter_context(BoardThread(self.folder))
 
-    def start_worker(self, index: int, routes: tuple[Route, ...], workers: int) -> GatewayProcess:
+    def start_worker(
+        self, index: int, routes: tuple[Route, ...], workers: int, **table: Any
+    ) -> GatewayProcess:
         worker = GatewayProcess(
             routes, folder=self.folder, index=index, environment={"KEY_A": "secret-a", "KEY_B": "secret-b"}
         )
         worker.snapshot = msgspec.structs.replace(
-            worker.snapshot, explains_routes=True, quota_workers=workers
+            worker.snapshot,
+            explains_routes=True,
+            quota_workers=workers,
+            table=msgspec.structs.replace(worker.snapshot.table, **table),
         )
         self.workers.append(self.stack.enter_context(worker))
         return worker

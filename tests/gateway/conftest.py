@@ -7,8 +7,19 @@ from gateway_stage import (
     caller,
     client,
     fallback,
+    fresh,
     gateway,
     upstream,
 )
 
-__all__ = ["_client", "_gateway", "_stages", "caller", "client", "fallback", "gateway", "upstream"]
+__all__ = [
+    "_client",
+    "_gateway",
+    "_stages",
+    "caller",
+    "client",
+    "fallback",
+    "fresh",
+    "gateway",
+    "upstream",
+]

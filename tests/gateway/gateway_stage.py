@@ -1,7 +1,8 @@
 """One worker, two upstreams and a blackhole for all tests here; each test says what the upstreams do."""
 
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -165,3 +166,27 @@ def client(gateway: GatewayProcess, _client: httpx.Client) -> httpx.Client:
 def caller(gateway: GatewayProcess) -> Iterator[RawCaller]:
     with RawCaller(gateway.port) as caller:
         yield caller
+
+
+@pytest.fixture
+def fresh(client: httpx.Client, upstream: Stage, fallback: Stage) -> Callable[[str], str]:
+    """Gives the name of a model with two targets once the first has answered well: what it did in tests
+    before, some times in a row or with a refusal, would put it behind the second."""
+
+    def give(model: str) -> str:
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            before = len(upstream.requests), len(fallback.requests)
+            for stage in (upstream, fallback):
+                stage.next.appendleft(well_behaved("Well"))
+            answer = client.post("/chat/completions", json={"model": model, "messages": []})
+            is_first = len(upstream.requests) > before[0]
+            (fallback if is_first else upstream).next.popleft()
+            for stage, count in zip((upstream, fallback), before, strict=True):
+                del stage.requests[count:]
+            if is_first and answer.status_code == 200:
+                return model
+            time.sleep(0.05)
+        raise TimeoutError(f"the first target of {model} is not asked any more")
+
+    return give

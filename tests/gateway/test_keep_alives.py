@@ -189,16 +189,17 @@ def test_another_target_may_answer_after_keep_alives(
     gate = Gate()
     upstream.answer = late_head(gate, FAILURES[failure])
     fallback.answer = well_behaved("Hel", "lo")
-    with calling(quiet, "chat/completions", CHAT | {"model": "two"}) as caller:
+    model = f"two-{list(FAILURES).index(failure)}"
+    with calling(quiet, "chat/completions", CHAT | {"model": model}) as caller:
         caller.read_until(COMMENT)
         gate.open()
         reply = caller.read_all()
     assert strip(bytes(reply.body)) == b"".join(
-        chat_stream(["Hel", "lo"], model="two", include_usage=False)
+        chat_stream(["Hel", "lo"], model=model, include_usage=False)
     ), "one preamble, of the target that answered"
     assert b": x-forebay-attempts: 2\n\n" in reply.body
     record = quiet.wait_record(reply.id)
-    assert (record.target, record.attempts, record.outcome) == ("two-1", 2, Outcome.OK)
+    assert (record.target, record.attempts, record.outcome) == (f"{model}-1", 2, Outcome.OK)
 
 
 @every_dialect

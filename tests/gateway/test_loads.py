@@ -90,7 +90,7 @@ def test_a_table_that_is_not_taken_leaves_the_counts_in_force_alone() -> None:
     assert (taken.requests, taken.used) == (0, 0)
 
 
-def test_models_that_share_a_place_share_its_counts_and_others_are_not_counted() -> None:
+def test_models_that_share_a_place_share_its_counts_and_one_with_no_other_place_is_not_counted() -> None:
     fleet = make_route(make_pool("p", 2))
     alias = msgspec.structs.replace(
         make_route([msgspec.structs.replace(fleet.targets[0], id="alias")], choosing=Choosing()),
@@ -99,10 +99,17 @@ def test_models_that_share_a_place_share_its_counts_and_others_are_not_counted()
     other = msgspec.structs.replace(
         make_route(make_pool("q", 2), choosing=Choosing(order=Order.LISTED)), model="other"
     )
-    parts = follow(Loads(), fleet, alias, other)
+    lone, named = (
+        msgspec.structs.replace(make_route(make_pool(pool, 1), choosing=Choosing()), model=pool)
+        for pool in ("lone", "named")
+    )
+    other = msgspec.structs.replace(other, fallbacks=("named",))
+    parts = follow(Loads(), fleet, alias, other, lone, named)
     assert set(parts.groups) == {"m"}
     assert parts.replicas["alias"] is parts.replicas["m@p#0"]
-    assert not any(target.id in parts.replicas for target in other.targets)
+    assert all(target.id in parts.replicas for target in (*other.targets, *named.targets))
+    assert not any(target.id in parts.replicas for target in lone.targets)
+    assert not any(parts.replicas[target.id].pools for target in (*other.targets, *named.targets))
 
 
 def test_a_worker_has_its_share_of_the_capacity() -> None:

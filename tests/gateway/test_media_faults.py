@@ -3,7 +3,7 @@
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +83,16 @@ def test_sound_goes_out_as_it_comes(gateway: GatewayProcess, upstream: Stage, ca
 
 @pytest.mark.parametrize("end", [[Close()], [Reset()], [Send(b"zz\r\n"), Close()]], ids=["fin", "rst", "bad"])
 def test_sound_that_is_cut_has_no_end(
-    gateway: GatewayProcess, upstream: Stage, fallback: Stage, caller: RawCaller, end: list[Step]
+    gateway: GatewayProcess,
+    upstream: Stage,
+    fallback: Stage,
+    caller: RawCaller,
+    fresh: Callable[[str], str],
+    end: list[Step],
 ) -> None:
     gate = Gate()
     upstream.answer = [*sound_head(), chunk(b"half"), Wait(gate), *end]
-    caller.post("audio/speech", SPEECH | {"model": "two"})
+    caller.post("audio/speech", SPEECH | {"model": fresh("two")})
     caller.read_until(b"half")
     gate.open()
     read_to_the_end(caller)
@@ -132,13 +137,19 @@ def test_sound_until_the_connection_ends(client: httpx.Client, upstream: Stage) 
     ids=["503", "html", "empty", "gzip", "reset", "head-then-reset", "error-event"],
 )
 def test_before_the_first_byte_another_target_answers(
-    gateway: GatewayProcess, client: httpx.Client, upstream: Stage, fallback: Stage, bad: list[Step]
+    gateway: GatewayProcess,
+    client: httpx.Client,
+    upstream: Stage,
+    fallback: Stage,
+    fresh: Callable[[str], str],
+    bad: list[Step],
 ) -> None:
     upstream.answer, fallback.answer = bad, audio_answer([b"good"])
-    got = client.post("/audio/speech", json=SPEECH | {"model": "two"})
+    model = fresh("two")
+    got = client.post("/audio/speech", json=SPEECH | {"model": model})
     assert (got.status_code, got.content) == (200, b"good")
     assert got.headers["x-forebay-attempts"] == "2"
-    assert gateway.wait_record(got.headers["x-request-id"]).target == "two-1"
+    assert gateway.wait_record(got.headers["x-request-id"]).target == f"{model}-1"
     upstream.requests.clear()
     alone = client.post("/audio/speech", json=SPEECH)
     assert alone.status_code >= 400
@@ -146,10 +157,10 @@ def test_before_the_first_byte_another_target_answers(
 
 
 def test_a_target_that_is_silent_is_left_for_another(
-    client: httpx.Client, upstream: Stage, fallback: Stage
+    client: httpx.Client, upstream: Stage, fallback: Stage, fresh: Callable[[str], str]
 ) -> None:
     upstream.answer, fallback.answer = [*sound_head(), Stall()], audio_answer([b"good"])
-    assert client.post("/audio/speech", json=SPEECH | {"model": "brief-two"}).content == b"good"
+    assert client.post("/audio/speech", json=SPEECH | {"model": fresh("brief-two")}).content == b"good"
 
 
 def test_silence_in_the_middle_cuts(gateway: GatewayProcess, upstream: Stage, caller: RawCaller) -> None:
@@ -368,19 +379,25 @@ def test_forms_that_can_not_be_read_are_told_so(
     assert gateway.wait_record(got.headers["x-request-id"]).status == 400
 
 
-def test_a_form_goes_to_the_next_target_whole(client: httpx.Client, upstream: Stage, fallback: Stage) -> None:
+def test_a_form_goes_to_the_next_target_whole(
+    client: httpx.Client, upstream: Stage, fallback: Stage, fresh: Callable[[str], str]
+) -> None:
     upstream.answer, fallback.answer = json_answer(error("busy"), status=429), well_behaved("Hello")
-    got = client.post("/audio/transcriptions", files={"model": (None, "two"), "file": ("a.wav", wav(1))})
+    got = client.post(
+        "/audio/transcriptions", files={"model": (None, fresh("two")), "file": ("a.wav", wav(1))}
+    )
     assert got.json() == {"text": "Hello"}
     assert upstream.request.body == fallback.request.body
     assert read_form(fallback.request)[1].value == wav(1)
 
 
-def test_a_page_is_no_answer(client: httpx.Client, upstream: Stage, fallback: Stage) -> None:
+def test_a_page_is_no_answer(
+    client: httpx.Client, upstream: Stage, fallback: Stage, fresh: Callable[[str], str]
+) -> None:
     upstream.answer = answer(b"<html>", headers=[("content-type", "text/html")])
     fallback.answer = well_behaved("Hello")
     for more in ({}, {"stream": (None, "true")}):
-        form: Any = {"model": (None, "two"), "file": ("a.wav", wav(1))} | more
+        form: Any = {"model": (None, fresh("two")), "file": ("a.wav", wav(1))} | more
         got = client.post("/audio/transcriptions", files=form)
         assert (got.status_code, got.headers["x-forebay-attempts"]) == (200, "2")
         alone = client.post("/audio/transcriptions", files=form | {"model": (None, "m")})

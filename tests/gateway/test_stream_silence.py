@@ -1,6 +1,7 @@
 """Streams that fall silent or never end: which timeout ends which part, and what comes behind the end."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -46,24 +47,25 @@ def test_every_event_puts_the_idle_timeout_off(
 
 
 def test_a_first_token_timeout_hands_over_to_the_next_target(
-    client: httpx.Client, upstream: Stage, fallback: Stage
+    client: httpx.Client, upstream: Stage, fallback: Stage, fresh: Callable[[str], str]
 ) -> None:
+    model = fresh("brief-two")
     for steps in ([Stall()], [*sse_head(), Stall()], [*sse_head(), chunk(CONTENT[0]), Stall()]):
         upstream.answer = steps
-        answer = ask(client, model="brief-two")
-        assert answer.content == b"".join(chat_stream(["Hel", "lo"], model="brief-two", include_usage=False))
+        answer = ask(client, model=model)
+        assert answer.content == b"".join(chat_stream(["Hel", "lo"], model=model, include_usage=False))
         upstream.wait_closed(upstream.requests[-1], 1)
 
 
 def test_a_first_token_timeout_does_not_cut_the_last_candidate_short(
-    client: httpx.Client, upstream: Stage, fallback: Stage
+    client: httpx.Client, upstream: Stage, fallback: Stage, fresh: Callable[[str], str]
 ) -> None:
     late = [Sleep(0.8), *sse_answer(chat_stream(["late"], include_usage=False))]
     upstream.answer = late
     assert b"late" in ask(client, model="brief").content
     upstream.answer = [Stall()]
     fallback.answer = late
-    assert b"late" in ask(client, model="brief-two").content
+    assert b"late" in ask(client, model=fresh("brief-two")).content
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -81,11 +83,11 @@ def test_a_head_that_comes_early_starts_no_idle_timeout(
 
 
 def test_preamble_events_do_not_count_as_the_first_token(
-    client: httpx.Client, upstream: Stage, fallback: Stage
+    client: httpx.Client, upstream: Stage, fallback: Stage, fresh: Callable[[str], str]
 ) -> None:
     upstream.answer = [*sse_head(), *[chunk(b": wait\n\n"), Sleep(0.1)] * 30, Stall()]
     begun = time.monotonic()
-    assert ask(client, model="brief-two").status_code == 200
+    assert ask(client, model=fresh("brief-two")).status_code == 200
     assert time.monotonic() - begun < 2
     assert len(fallback.requests) == 1
 
@@ -141,10 +143,10 @@ def test_a_connect_that_never_ends_is_given_up(client: httpx.Client, upstream: S
 
 
 def test_a_whole_answer_may_take_longer_than_a_first_token(
-    client: httpx.Client, upstream: Stage, fallback: Stage
+    client: httpx.Client, upstream: Stage, fallback: Stage, fresh: Callable[[str], str]
 ) -> None:
     upstream.answer = [Sleep(0.8), *json_answer(chat_completion("late"))]
-    answer = ask(client, model="brief-two", stream=False)
+    answer = ask(client, model=fresh("brief-two"), stream=False)
     assert answer.json()["choices"][0]["message"]["content"] == "late"
     assert not fallback.requests
 

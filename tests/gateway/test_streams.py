@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -203,12 +204,18 @@ BREAKS: dict[str, tuple[list[Step], str]] = {
 @pytest.mark.parametrize("asked", [False, True], ids=["", "usage asked for"])
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_stream_that_breaks_off_ends_with_an_error(
-    gateway: GatewayProcess, client: httpx.Client, upstream: Stage, fallback: Stage, name: str, asked: bool
+    gateway: GatewayProcess,
+    client: httpx.Client,
+    upstream: Stage,
+    fallback: Stage,
+    fresh: Callable[[str], str],
+    name: str,
+    asked: bool,
 ) -> None:
     steps, code = BREAKS[name]
     upstream.answer = [*sse_head(), *steps]
     options = {"stream_options": {"include_usage": True}} if asked else {}
-    answer = ask(client, model="two", **options)
+    answer = ask(client, model=fresh("two"), **options)
     assert answer.status_code == 200
     assert answer.content.startswith(b"".join(CONTENT))
     assert_broken(answer.content.replace(CONTENT[1][:40] + b'data: {"error', b'data: {"error'), code)
@@ -276,15 +283,22 @@ def test_before_content_the_only_target_s_failure_is_an_answer_with_a_status(
 @pytest.mark.parametrize("name", EARLY_BREAKS)
 @both
 def test_before_content_the_next_target_answers_and_the_caller_sees_one_preamble(
-    gateway: GatewayProcess, client: httpx.Client, upstream: Stage, fallback: Stage, name: str, path: str
+    gateway: GatewayProcess,
+    client: httpx.Client,
+    upstream: Stage,
+    fallback: Stage,
+    fresh: Callable[[str], str],
+    name: str,
+    path: str,
 ) -> None:
+    model = fresh("two")
     upstream.answer = EARLY_BREAKS[name][0]
     fallback.answer = sse_answer(STREAMS[path](["from the second"]))
-    answer = ask(client, path, model="two")
+    answer = ask(client, path, model=model)
     assert answer.content == b"".join(STREAMS[path](["from the second"], include_usage=False))
     assert answer.headers["x-forebay-attempts"] == "2"
     record = gateway.wait_record(answer.headers["x-request-id"])
-    assert (record.outcome, record.attempts, record.target) == (Outcome.OK, 2, "two-1")
+    assert (record.outcome, record.attempts, record.target) == (Outcome.OK, 2, f"{model}-1")
     assert record.tokens == Tokens(input=7, output=5)
 
 
@@ -308,12 +322,13 @@ def test_an_early_error_that_is_the_callers_is_told_with_its_status(
     client: httpx.Client,
     upstream: Stage,
     fallback: Stage,
+    fresh: Callable[[str], str],
     path: str,
     how: str,
     preamble: int,
 ) -> None:
     upstream.answer = sse_answer([*CONTENT[:preamble], event({"error": TOO_LONG[how]}), DONE])
-    answer = ask(client, path, model="two")
+    answer = ask(client, path, model=fresh("two"))
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/json"
     assert answer.json() == {"error": TOO_LONG[how]}
@@ -325,25 +340,35 @@ def test_an_early_error_that_is_the_callers_is_told_with_its_status(
 @pytest.mark.parametrize("preamble", [0, 1], ids=["first", "after the role"])
 @pytest.mark.parametrize("how", BROKEN)
 def test_after_an_early_error_of_the_target_the_next_one_answers(
-    client: httpx.Client, upstream: Stage, fallback: Stage, how: str, preamble: int
+    client: httpx.Client,
+    upstream: Stage,
+    fallback: Stage,
+    fresh: Callable[[str], str],
+    how: str,
+    preamble: int,
 ) -> None:
+    model = fresh("two")
     upstream.answer = sse_answer([*CONTENT[:preamble], event({"error": BROKEN[how]}), DONE])
-    answer = ask(client, model="two")
-    assert answer.content == b"".join(chat_stream(["Hel", "lo"], model="two", include_usage=False))
+    answer = ask(client, model=model)
+    assert answer.content == b"".join(chat_stream(["Hel", "lo"], model=model, include_usage=False))
     upstream.answer = sse_answer([*CONTENT[:preamble], event({"error": BROKEN[how]}), DONE])
     fallback.answer = error_answer(503)
-    assert ask(client, model="two").status_code == 503
+    assert ask(client, model=fresh("two")).status_code == 503
     alone = ask(client)
     assert alone.status_code == (500 if how == "a number" else 502)
     assert alone.json()["error"]["message"] == "out of memory"
 
 
 def test_an_error_in_mid_stream_passes_and_is_recorded(
-    gateway: GatewayProcess, client: httpx.Client, upstream: Stage, fallback: Stage
+    gateway: GatewayProcess,
+    client: httpx.Client,
+    upstream: Stage,
+    fallback: Stage,
+    fresh: Callable[[str], str],
 ) -> None:
     said = [*CONTENT, event({"error": BROKEN["a number"]}), DONE]
     upstream.answer = sse_answer(said, pause_s=0.05)
-    answer = ask(client, model="two")
+    answer = ask(client, model=fresh("two"))
     assert answer.content == b"".join(said)
     record = gateway.wait_record(answer.headers["x-request-id"])
     assert (record.outcome, record.error) == (Outcome.FAILED, "upstream_error")

@@ -1,6 +1,7 @@
 """Errors of targets, as callers see them: whose fault it was, in whose words, and where it is tried again."""
 
 import json
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -139,13 +140,13 @@ def test_the_callers_fault_is_not_sent_elsewhere(
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 529])
 def test_the_targets_fault_is_tried_elsewhere(
-    client: httpx.Client, upstream: Stage, fallback: Stage, status: int
+    client: httpx.Client, upstream: Stage, fallback: Stage, fresh: Callable[[str], str], status: int
 ) -> None:
     upstream.answer = json_answer(error("overloaded"), status=status)
-    answer = client.post("/chat/completions", json=ASK | {"model": "two"})
+    answer = client.post("/chat/completions", json=ASK | {"model": fresh("two")})
     assert (answer.status_code, answer.headers["x-forebay-attempts"]) == (200, "2")
     fallback.answer = json_answer(error("the last word"), status=503)
-    answer = client.post("/chat/completions", json=ASK | {"model": "two"})
+    answer = client.post("/chat/completions", json=ASK | {"model": fresh("two")})
     assert (answer.status_code, answer.json()["error"]["message"]) == (503, "the last word")
 
 

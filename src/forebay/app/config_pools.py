@@ -241,8 +241,9 @@ class ChoosingConfig(Section):
 
     order: Order | None = Field(
         default=None,
-        description="`listed` tries targets in the order of the file; `load` takes the best place as docs/"
-        "routing.md says. Null: `load` if a target names one of `pools` or has a `weight`, else `listed`.",
+        description="`listed` tries targets in the order of the file, those out of service last; `load` "
+        "takes the best place as docs/routing.md says. Null: `load` if a target names one of `pools` or has "
+        "a `weight`, else `listed`.",
     )
     affinity: Affinity | None = Field(
         default=None,

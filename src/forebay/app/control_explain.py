@@ -23,6 +23,7 @@ from forebay.gateway.board import hear_news
 from forebay.gateway.loads import Loads
 from forebay.gateway.policy.explain import Candidate, Explained, explain, explain_barred, explain_listed
 from forebay.gateway.policy.fleet import Fleet, Group, compute_mask
+from forebay.gateway.policy.listed import ListedPlace
 from forebay.gateway.policy.load import OUTPUT_GUESS
 from forebay.gateway.policy.news import News
 from forebay.gateway.policy.want import Want
@@ -156,7 +157,8 @@ def explain_route(
         fleet = Fleet(able or kept, route.choosing)
         explained = explain(fleet, want, now, draw, table.attempts_max, kept)
     else:
-        explained = explain_listed(allowed, table.attempts_max)
+        listed = [ListedPlace(target, parts.replicas.get(target.id)) for target in allowed]
+        explained = explain_listed(listed, table.attempts_max, now)
     explained.candidates.extend(explain_barred(entry, route.targets))
     return explained
 

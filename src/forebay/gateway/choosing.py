@@ -4,7 +4,7 @@ The decision is `policy.route`'s; this hands it what the worker knows, the time 
 target and without fallbacks never comes here.  Nothing here sends anything.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import random
 
 import msgspec
@@ -15,6 +15,8 @@ from forebay.gateway.crowd import Crowd
 from forebay.gateway.model import Exchange, RouteState, TargetState
 from forebay.gateway.policy.explain import explain, explain_barred, explain_listed
 from forebay.gateway.policy.fleet import Fleet
+from forebay.gateway.policy.listed import is_in_service, note_probe, order_listed
+from forebay.gateway.policy.load import ReplicaLoad
 from forebay.gateway.policy.route import choose, choose_first, count_fit
 from forebay.gateway.policy.want import Want
 from forebay.gateway.seating import hold, take_seat
@@ -63,7 +65,15 @@ class Chooser:
         assert route is not None
         if route.groups or route.route.fallbacks or exchange.asked_model:
             self.plan(exchange)
+        else:
+            load = exchange.target_state.load
+            if load is not None and load.unfit_until and self._is_in_doubt(load, route):
+                self.plan(exchange)
         return True
+
+    def _is_in_doubt(self, load: ReplicaLoad, route: RouteState) -> bool:
+        """Whether the first of the places that are tried as they are listed may have to stand back."""
+        return len(route.targets) > 1 and (load.is_on_trial or not load.is_fit(self._get_time()))
 
     async def prepare_whole(self, exchange: Exchange) -> bool:
         """The same, with room in the limits of the model that is to begin.
@@ -113,28 +123,50 @@ class Chooser:
         self._plan_whole(exchange, route)
 
     def _plan_whole(self, exchange: Exchange, route: RouteState) -> None:
-        """Other models come last; where this one can't answer at all, the first of them that can begins."""
-        limit = exchange.state.snapshot.table.attempts_max
+        """Other models come last, and those of which all places are out of service not at all.
+
+        Where all of this one's are, or it can't answer, the first of the others that can begins.  Where all
+        are out of service, all are tried rather than none.
+        """
+        limit, now = exchange.state.snapshot.table.attempts_max, self._get_time()
         others = []
         for fallback in self._list_fallbacks(exchange, route):
             found = self.choose(exchange, fallback, 1)
             if found:
                 others.append((fallback, found))
-        targets = self.choose(exchange, route, max(1, limit - 1) if others else limit)
+        fit = [each for each in others if is_in_service(each[1][0], now)]
+        targets = self.choose(exchange, route, max(1, limit - 1) if fit else limit)
         if not targets and not others:
             raise self._explain_lack(exchange, route)
-        if not targets:
+        own = [(route, targets)] if targets else []
+        if targets and any(is_in_service(each, now) for each in targets):
+            turns = [*own, *fit]
+        elif fit or not targets:
+            others = fit or others
             first = others[0][0]
-            others[0] = first, self.choose(exchange, first, max(1, limit - len(others) + 1))
-        changes = []
-        for fallback, found in others:
-            changes.append((len(targets), fallback))
-            targets += found
-        exchange.plan, exchange.fallbacks = tuple(targets), tuple(changes)
-        exchange.tries.targets_left = len(targets)
-        exchange.target_state = targets[0]
+            others[0] = first, self.choose(exchange, first, max(1, limit - len(others) + 1 - len(own)))
+            turns = [*others, *own]
+        else:
+            turns = [*own, *others]
+        self._take_turns(exchange, route, turns)
+        if not turns[0][0].groups and not exchange.mirror_of:
+            note_probe(exchange.target_state, now)
         if has_queue(exchange, route) and not self.is_other_first(exchange):
             self._seat_or_turn(exchange, route)
+
+    def _take_turns(
+        self, exchange: Exchange, route: RouteState, turns: Sequence[tuple[RouteState, list[TargetState]]]
+    ) -> None:
+        """Makes the plan of places of one model after the other; `route` is the one that was asked for."""
+        plan: list[TargetState] = []
+        changes = []
+        for state, places in turns:
+            if plan or state is not route:
+                changes.append((len(plan), state))
+            plan += places
+        exchange.plan, exchange.fallbacks = tuple(plan), tuple(changes)
+        exchange.tries.targets_left = len(plan)
+        exchange.target_state = plan[0]
 
     def _seat(self, exchange: Exchange, route: RouteState, fleet: Fleet, want: Want, index: int) -> None:
         """Gives a request the place that was chosen for it, another one where that is full, or a turn.
@@ -211,7 +243,7 @@ class Chooser:
     def choose(self, exchange: Exchange, route: RouteState, limit: int) -> list[TargetState]:
         """Places of one model in the order in which they are to be tried; none where none can answer."""
         if not route.groups:
-            return list(route.targets[:limit])
+            return order_listed(route.targets, self._get_time())[:limit]
         fleet = route.find_fleet(exchange.endpoint)
         want = read_want(exchange, fleet)
         if not exchange.tries.made:
@@ -260,12 +292,20 @@ class Chooser:
             want = read_want(exchange, fleet)
             explained = explain(fleet, want, self._get_time(), self._draw(), limit, route.groups)
         else:
-            explained = explain_listed([place.target for place in route.targets], limit)
+            explained = explain_listed(route.targets, limit, self._get_time())
         explained.candidates.extend(barred)
         told = {"model": exchange.model, **msgspec.to_builtins(explained)}
+        fallbacks = self._list_fallbacks(exchange, route)
+        if fallbacks:
+            told["fallbacks"] = [self._explain_fallback(exchange, each) for each in fallbacks]
         if has_queue(exchange, route):
             told["queue"] = self._crowd.describe(exchange.model, exchange.key, fleet, want, self._get_time())
         return msgspec.json.encode(told)
+
+    def _explain_fallback(self, exchange: Exchange, route: RouteState) -> dict[str, object]:
+        found = self.choose(exchange, route, 1)
+        is_up = bool(found) and is_in_service(found[0], self._get_time())
+        return {"model": route.route.model, "in_service": is_up}
 
 
 def has_queue(exchange: Exchange, route: RouteState) -> bool:

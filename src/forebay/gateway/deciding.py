@@ -15,6 +15,7 @@ from forebay.gateway.choosing import Chooser
 from forebay.gateway.model import Exchange, RouteState, TargetState
 from forebay.gateway.policy.attempt import Happened, Step, choose_step, name_error, name_status
 from forebay.gateway.policy.budget import RetryBudget
+from forebay.gateway.policy.listed import is_in_service, order_listed
 from forebay.gateway.policy.load import ReplicaLoad
 
 BUSY_STATUSES = frozenset({429, 503, 529})  #: of a target that has no room
@@ -147,10 +148,14 @@ class Decider:
 
     def complete_plan(self, exchange: Exchange) -> None:
         """Adds what comes after the first attempt to a plan that was that far alone."""
-        if exchange.is_plan_whole:
-            return
         route = exchange.route
         assert route is not None
+        if exchange.is_plan_whole:
+            made = exchange.tries.made
+            if exchange.plan is None and exchange.tries.targets_left > 1:
+                left = order_listed(route.targets[made:], self._get_time())
+                exchange.plan = (*route.targets[:made], *left)
+            return
         exchange.is_plan_whole = True
         limit = exchange.state.snapshot.table.attempts_max
         tried = exchange.target_state
@@ -227,11 +232,6 @@ def is_overflow(exchange: Exchange, target: TargetState, answer: Answer) -> bool
     """Whether a target says that a request is too long for it."""
     window = target.target.context_window
     return says_too_long(answer.status, answer.body, exchange.body, window)
-
-
-def is_in_service(target: TargetState, now: float) -> bool:
-    """Whether a target can be sent to, as far as anybody knows."""
-    return target.problem is None and (target.load is None or now >= target.load.unfit_until)
 
 
 def _name_speech(target: TargetState) -> tuple[str, str]:

@@ -36,7 +36,7 @@ class Counts:
     targets: Mapping[str, ReplicaLoad]  #: by a target's id
     accounts: dict[AccountKey, Account]
     users: dict[Place, AccountKey]  #: places that use up an account's quota
-    slow_s: dict[Place, float]
+    slow_s: dict[Place, float]  #: of places that are chosen by load; the order of a file knows no slow start
     dealt: Mapping[int, tuple[PoolLoad, ...]]  #: that workers share out, by the name that they have for each
     has_pools: bool  #: the table describes some, of which more may come
     workers: int  #: between whom capacity is shared while each sees its own requests alone
@@ -75,8 +75,9 @@ class Loads:
             workers: between whom a place's capacity is shared while each sees its own requests alone.
         """
         chosen = [route for route in table.routes if is_chosen(route)]
+        watched = list_counted(table)
         known = self._counts
-        targets = {find_place(target): target for route in chosen for target in route.targets}
+        targets = {find_place(target): target for route in watched for target in route.targets}
         replicas = {
             place: known.replicas.get(place) or ReplicaLoad(_name(place), place[1]) for place in targets
         }
@@ -112,7 +113,7 @@ class Loads:
             for target in route.targets
             if find_place(target) in replicas
         }
-        users, accounts = _find_accounts(chosen, known.accounts)
+        users, accounts = _find_accounts(watched, known.accounts)
         slow_s: dict[Place, float] = {}
         for target in (target for route in chosen for target in route.targets):
             place = find_place(target)
@@ -142,7 +143,7 @@ class Loads:
         new = [load for place, load in counts.replicas.items() if place not in before.replicas]
         for place, replica in counts.replicas.items():
             replica.pools = []
-            replica.slow_s = counts.slow_s[place]
+            replica.slow_s = counts.slow_s.get(place, 0.0)
             replica.account = counts.accounts[counts.users[place]] if place in counts.users else None
         for account in counts.accounts.values():
             account.users = [load for load in counts.replicas.values() if load.account is account]
@@ -262,6 +263,17 @@ def is_chosen(route: Route) -> bool:
         target.requests_max or target.tokens_max for target in route.targets
     )
     return len(route.targets) > 1 or is_queued
+
+
+def list_counted(table: RouteTable) -> list[Route]:
+    """Routes whose targets are counted: there is another place, here or in another model, for a request that
+    meets one out of service."""
+    named = {name for route in table.routes for name in route.fallbacks}
+    return [
+        route
+        for route in table.routes
+        if len(route.targets) > 1 or route.fallbacks or route.model in named or is_chosen(route)
+    ]
 
 
 def find_place(target: Target) -> Place:

@@ -233,10 +233,14 @@ class Exchange(Common):
             load.begin(self.load_tokens, now)
 
     def _answer_with(self, route: RouteState) -> None:
-        """Another model takes over, after all places of the one before it that were to be tried."""
-        asked, self.model, self.route = self.model, route.route.model, route
+        """Another model takes over, after all places of the one before it that were to be tried.
+
+        It may be the one that was asked for, where that was out of service.
+        """
+        asked = self.asked_model or self.model
+        self.model, self.route = route.route.model, route
         self.cells = route.cells[self.endpoint]
-        self.asked_model = self.asked_model or asked
+        self.asked_model = "" if asked == self.model else asked
 
     def tell_first(self, now: float) -> None:
         """The first token of the current attempt, which is counted, has come."""

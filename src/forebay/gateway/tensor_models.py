@@ -23,9 +23,9 @@ from forebay.core.errors import (
 from forebay.core.routes import Endpoint
 from forebay.gateway.answers import refuse_compressed
 from forebay.gateway.call import Call
-from forebay.gateway.deciding import is_in_service
 from forebay.gateway.dialect import PathDialect
 from forebay.gateway.model import KeyState, RouteState, TargetState
+from forebay.gateway.policy.listed import is_in_service
 from forebay.gateway.service import Service
 from forebay.net.connection import Connection
 from forebay.version import __version__

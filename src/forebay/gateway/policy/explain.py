@@ -12,6 +12,8 @@ from forebay.core.engine_load import EngineLoad, EngineState
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import CAPABILITIES, Target
 from forebay.gateway.policy.fleet import Fleet, Group, Member
+from forebay.gateway.policy.listed import Place, find_listed_ill, order_listed
+from forebay.gateway.policy.load import ReplicaLoad
 from forebay.gateway.policy.pace import STALE_S, Pace
 from forebay.gateway.policy.pick import find_ill
 from forebay.gateway.policy.route import NOMINAL_S, choose, compute_score
@@ -113,9 +115,18 @@ def explain(
     )
 
 
-def explain_listed(targets: Sequence[Target], limit: int) -> Explained:
+def explain_listed(places: Sequence[Place], limit: int, now: float) -> Explained:
     """Of a route whose targets are tried in their order."""
-    candidates = [_name(target, rank=rank if rank < limit else None) for rank, target in enumerate(targets)]
+    candidates = []
+    for rank, place in enumerate(order_listed(places, now)):
+        candidate = _name(place.target, rank=rank if rank < limit else None)
+        if place.problem is not None:
+            candidate = msgspec.structs.replace(candidate, why=place.problem.message)
+        elif place.load is not None:
+            reason = find_listed_ill(place.load, now)
+            why = _say_ill(reason, place.load, now)
+            candidate = msgspec.structs.replace(candidate, rejected=reason, why=why)
+        candidates.append(candidate if place.load is None else _tell_load(candidate, place.load, now))
     return Explained(chosen_by="listed", candidates=candidates)
 
 
@@ -159,18 +170,25 @@ def _describe(
     score: float,
 ) -> Candidate:
     load = member.load
-    first, token = _read_pace(load, now)
-    return msgspec.structs.replace(
+    candidate = msgspec.structs.replace(
         _name(member.target, rank, reason, _say(reason, group, member, want, now)),
         score_s=round(score, 6),
+        used=_round(group.load.used if group.load.has_capacity else group.load.told),
+        slow_start=None if load.compute_share(now) == 1.0 else round(load.compute_share(now), 4),
+    )
+    return _tell_load(candidate, load, now)
+
+
+def _tell_load(candidate: Candidate, load: ReplicaLoad, now: float) -> Candidate:
+    first, token = _read_pace(load, now)
+    return msgspec.structs.replace(
+        candidate,
         requests=load.requests,
         tokens=load.tokens,
-        used=_round(group.load.used if group.load.has_capacity else group.load.told),
         first_token_s=first,
         token_s=token,
         others_requests=load.others_requests,
         engine=None if load.engine is None else _show_engine(load.engine, now - load.engine_at),
-        slow_start=None if load.compute_share(now) == 1.0 else round(load.compute_share(now), 4),
         retry_after_s=round(load.unfit_until - now, 3) if now < load.unfit_until else None,
         quota_used=_round(None if load.account is None else load.account.compute_used(now)),
     )
@@ -205,17 +223,25 @@ def _say(reason: Reason | None, group: Group, member: Member, want: Want, now: f
             return f"lacks {', '.join(name for at, name in enumerate(CAPABILITIES) if lacks >> at & 1)}"
         case Reason.WINDOW:
             return f"about {want.tokens} tokens, and its context window holds {group.window}"
+        case Reason.ENDPOINT:
+            return f"its dialect, {member.target.dialect}, has no such endpoint"
+        case _:
+            return _say_ill(reason, member.load, now)
+
+
+def _say_ill(reason: Reason | None, load: ReplicaLoad, now: float) -> str:
+    match reason:
+        case Reason.EJECTED if now >= load.ejected_until:
+            return "it failed too often in a row; a request a second goes there until one is answered well"
         case Reason.EJECTED:
             # No count: an answer that was under way may have come since, and ended the row.
-            return f"it failed too often in a row; back in {member.load.ejected_until - now:.1f} s"
+            return f"it failed too often in a row; back in {load.ejected_until - now:.1f} s"
         case Reason.BUSY:
-            shared = " of its account" if now >= member.load.word.retry_at else ""
-            return f"it refused requests{shared}; asked again in {member.load.unfit_until - now:.1f} s"
+            shared = " of its account" if now >= load.word.retry_at else ""
+            return f"it refused requests{shared}; asked again in {load.unfit_until - now:.1f} s"
         case Reason.COLD:
             return "its engine is not warm yet"
         case Reason.DOWN:
             return "its engine says that it does not serve"
-        case Reason.ENDPOINT:
-            return f"its dialect, {member.target.dialect}, has no such endpoint"
         case _:
             return ""

@@ -17,6 +17,7 @@ from forebay.gateway.policy.pool_load import Trouble as Trouble
 
 EJECT_AFTER = 5  #: failures in a row
 EJECT_S, EJECT_MAX_S = 10.0, 300.0  #: twice as long each time
+PROBE_S = 1.0  #: between two requests that look whether one is well again, where the order alone decides
 BUSY_S = 1.0  #: that a replica is left alone after a refusal which names no time
 BYTES_PER_TOKEN = 4  #: of a request's body
 OUTPUT_MIN = 16  #: tokens of an answer that say how long each takes; of fewer, the ends take most of it
@@ -37,7 +38,8 @@ class ReplicaLoad(Pace):
         id: names its place to other workers.
         requests, tokens: in flight, of all workers as far as is known.
         others_requests, others_tokens: of these, what the other workers were told to have there.
-        unfit_until: until when it is out of service, for whatever reason.
+        unfit_until: until when it is out of service, for whatever reason; 0 if it never was.
+        probe_at: from when on it may be looked at again, while it has not shown that it is well.
         slow_s: how long it takes from its return until it gets all that is its own.
         engine: what its engine said last, while that is fresh.
         model: its name there.
@@ -47,7 +49,7 @@ class ReplicaLoad(Pace):
     __slots__ = (
         "account", "ejected_for_s", "ejected_until", "ejections", "engine", "engine_at", "failures",
         "holds", "id", "model", "on_end", "others_requests", "others_tokens", "out_until", "pools",
-        "requests", "slow_s", "slow_until", "tokens", "unfit_until", "word",
+        "probe_at", "requests", "slow_s", "slow_until", "tokens", "unfit_until", "word",
     )  # fmt: skip
 
     def __init__(self, id: int = 0, model: str = "") -> None:
@@ -60,7 +62,7 @@ class ReplicaLoad(Pace):
         self.failures = 0  #: in a row
         self.ejections = 0
         self.ejected_until = self.ejected_for_s = 0.0
-        self.unfit_until = 0.0
+        self.unfit_until = self.probe_at = 0.0
         self.word = Word(id)  #: its own last word on when it wants to be asked again
         self.account: Account | None = None  #: whose quota it uses up, where others use up the same
         self.slow_s = self.slow_until = 0.0
@@ -123,6 +125,15 @@ class ReplicaLoad(Pace):
         self.unfit_until = until
         for pool in self.pools:
             pool.note_unfit(self, now)
+
+    @property
+    def is_on_trial(self) -> bool:
+        """It was put out of service for its failures, and nothing has gone well since."""
+        return self.failures >= EJECT_AFTER
+
+    def is_fit(self, now: float) -> bool:
+        """Whether it is in service, or may be looked at again."""
+        return now >= self.unfit_until and (now >= self.probe_at or self.failures < EJECT_AFTER)
 
     def succeed(self, now: float = 0.0, began_at: float = 0.0) -> None:
         """It has answered well what was sent to it at `began_at`.
