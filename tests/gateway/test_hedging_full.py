@@ -8,8 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from crowd_rig import Place, Scene
+from test_routing import STREAM, Fleet, slow
+from test_routing import fleet as fleet
 
-from forebay.core.routes import Hedge
+from forebay.core.routes import Choosing, Hedge, Order
+from forebay.testing.steps import Stall
 
 HEDGE = Hedge(after_quantile=0.95, after_min_s=0.1, max_share=1.0)
 
@@ -50,3 +53,21 @@ def test_a_hedge_is_not_sent_to_a_place_that_is_full(scene: Scene) -> None:
         assert max(first.peak, second.peak) == 1
 
     asyncio.run(run())
+
+
+def test_a_place_that_loses_is_known_to_be_slow(fleet: Fleet) -> None:
+    """Else each request would go there first, and be hedged."""
+    fleet.add("quick", slow(0.0), tier="provisioned")
+    fleet.add("other", slow(0.2), tier="provisioned")
+    fleet.start(fleet.make_route(choosing=Choosing(order=Order.LOAD, hedge=HEDGE)))
+    for _ in range(30):
+        assert fleet.ask(STREAM).status_code == 200
+    before = fleet.count()
+    assert before["quick"] > before["other"]
+    fleet.upstreams["quick"].enqueue(*([Stall()] for _ in range(20)))
+    for _ in range(10):
+        assert fleet.ask(STREAM).status_code == 200
+    made = fleet.count()["quick"] - before["quick"]
+    assert 1 <= made <= 5  # of 10: while what the other once took is more than it was seen to take
+    by_target = {each["target"]: each for each in fleet.explain(STREAM)["candidates"]}
+    assert by_target["quick#0"]["first_token_s"] >= HEDGE.after_min_s

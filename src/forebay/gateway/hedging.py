@@ -8,8 +8,7 @@ asked.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import msgspec
 
@@ -17,76 +16,17 @@ from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError, StaleConnection, TargetError, UpstreamTruncated
 from forebay.core.routes import Hedge
 from forebay.gateway.answers import JSON_TYPE, STREAM_TYPE, Answer, read_answer
-from forebay.gateway.crossing import Crossing
 from forebay.gateway.deciding import Decider, is_overflow
+from forebay.gateway.hedge_run import FIELDS, Run
 from forebay.gateway.memory import Memory
 from forebay.gateway.model import Dialect, Exchange, TargetState
 from forebay.gateway.policy.attempt import Happened, Step, choose_step, name_error, name_status
 from forebay.gateway.policy.hedging import Hedging
-from forebay.gateway.policy.load import ReplicaLoad
-from forebay.gateway.speaking import Payload, encode_request, new_meter
+from forebay.gateway.speaking import Payload, encode_request
 from forebay.net.connection import Connection
 
 Send = Callable[[Exchange, TargetState, Connection, Payload], None]
 CountFailure = Callable[[Exchange, TargetError | None], None]
-_FIELDS = ("attempt_at", "connection", "crossing", "deadline", "load", "target_state")
-
-
-class Run:
-    """One of two attempts: what an exchange holds of its current one.
-
-    Attributes:
-        is_current: what the exchange holds is this one's.
-    """
-
-    attempt_at: float
-    connection: Connection | None
-    crossing: Crossing | None
-    deadline: float
-    load: ReplicaLoad | None
-    target_state: TargetState
-
-    def __init__(self, exchange: Exchange) -> None:
-        self.is_current = False
-        self.keep(exchange)
-        self.meter = new_meter(exchange) if exchange.stream else None
-
-    @property
-    def name(self) -> str:
-        return self.target_state.target.id
-
-    def keep(self, exchange: Exchange) -> None:
-        for name in _FIELDS:
-            setattr(self, name, getattr(exchange, name))
-
-    def lend(self, exchange: Exchange) -> None:
-        for name in _FIELDS:
-            setattr(exchange, name, getattr(self, name))
-
-    @contextmanager
-    def stand_in(self, exchange: Exchange) -> Iterator[None]:
-        """The exchange holds this one's for a moment in which nothing else runs."""
-        if self.is_current:
-            yield
-            self.keep(exchange)
-            return
-        before = {name: getattr(exchange, name) for name in _FIELDS}
-        self.lend(exchange)
-        try:
-            yield
-        finally:
-            self.keep(exchange)
-            for name, value in before.items():
-                setattr(exchange, name, value)
-
-    def close(self, exchange: Exchange, now: float) -> None:
-        """Ends an attempt of which nobody wants anything any more."""
-        with self.stand_in(exchange):
-            if exchange.connection is not None:
-                exchange.connection.release()
-                exchange.connection = None
-            if exchange.load is not None:
-                exchange.end_load(now)
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -193,7 +133,7 @@ class Hedger:
         if choose_step(tries, Happened.SILENT, has_budget=has_budget) is not Step.HEDGE:
             exchange.state.cells.count_hedge(exchange.model, "denied")
             return None
-        before = {name: getattr(exchange, name) for name in _FIELDS}
+        before = {name: getattr(exchange, name) for name in FIELDS}
         exchange.load = exchange.connection = None
         exchange.begin_attempt(self._loop.time())
         try:
@@ -241,6 +181,7 @@ class Hedger:
                 if not run.is_current:
                     if run.connection is not None:  # it may have cost as much as its prompt
                         exchange.hedged_tokens = exchange.dialect.estimate_tokens(exchange.body, 0).input or 0
+                        run.note_silence(exchange, now)
                     run.close(exchange, now)
             exchange.state.cells.count_hedge(exchange.model, result)
 
