@@ -1,11 +1,11 @@
 """A thundering herd: what is left of the goodput when a crowd comes at once that is far too large.
 
-usage: python bench/herd.py [--seconds S] [--plot FILE.svg] [--quick]
+usage: python bench/herd.py [--seconds S] [--workers N] [--plot FILE.svg] [--quick]
 
 Callers come at 1, 5 and 20 times what the engine serves, from none to all within a second, and leave after a
 deadline: an answer that comes later is none.  Measured are answers in time, with requests waiting at the
-gateway and without, and through vLLM's router.  Prints a table on stderr and one JSON line last on stdout;
-`docs/performance.md` says how it is measured.
+gateway, one worker and several, and without, and through vLLM's router.  Prints a table on stderr and one
+JSON line last on stdout; `docs/performance.md` says how it is measured.
 """
 
 import argparse
@@ -49,7 +49,18 @@ def run_engine(core: int, folder: Path) -> Iterator[int]:
         yield port
 
 
-def build_snapshot(port: int, queue: QueueRules | None) -> Snapshot:
+@contextmanager
+def run_board(folder: Path, core: int) -> Iterator[None]:
+    """Between the workers whose data is in a folder."""
+    path, log = folder / "run" / "board.sock", folder / "board.log"
+    path.parent.mkdir(parents=True)
+    command = [sys.executable, str(Path(__file__).with_name("herd_board.py")), str(path)]
+    with peers.run_pinned(command, core=core, log=log) as process:
+        peers.wait_ready(process, log, path.exists)
+        yield
+
+
+def build_snapshot(port: int, queue: QueueRules | None, workers: int) -> Snapshot:
     target = Target(
         id=MODEL, pool="bench", url=f"http://127.0.0.1:{port}/v1", model=MODEL, requests_max=PLACES,
         connections_max=8192, slow_start_s=0.0,
@@ -58,7 +69,8 @@ def build_snapshot(port: int, queue: QueueRules | None) -> Snapshot:
     route = Route(model=MODEL, endpoints=(Endpoint.CHAT,), targets=(target,), choosing=choosing)
     key = KeyEntry(id="bench", digest=compute_key_digest(peers.KEY), name="bench", prefix=peers.KEY[:7])
     limits = GatewayLimits(connections_max=20_000)
-    return Snapshot(table=RouteTable(routes=(route,)), keys=(key,), limits=limits)
+    table = RouteTable(routes=(route,))
+    return Snapshot(table=table, keys=(key,), limits=limits, quota_workers=workers)
 
 
 @contextmanager
@@ -89,7 +101,9 @@ def send_herd(port: int, times: int, seconds: float) -> Herd:
     return uvloop.run(run())
 
 
-def measure_all(cores: measure.Cores, seconds: float, names: Sequence[str]) -> dict[tuple[str, int], Herd]:
+def measure_all(
+    cores: measure.Cores, seconds: float, names: Sequence[str], workers: int
+) -> dict[tuple[str, int], Herd]:
     """Every gateway under every load, each with an engine of its own that starts idle."""
     herds = {}
     for name in names:
@@ -100,10 +114,13 @@ def measure_all(cores: measure.Cores, seconds: float, names: Sequence[str]) -> d
                 if name == "vllm_router":
                     port = stack.enter_context(run_router(engine, cores.server, folder))
                 else:
-                    snapshot = build_snapshot(engine, QUEUE if name == "forebay" else None)
+                    count = workers if name == "forebay_workers" else 1
+                    queue = None if name == "forebay_without_queue" else QUEUE
+                    snapshot = build_snapshot(engine, queue, count)
                     data = folder / "data"
-                    data.mkdir()
-                    fleet, *_ = stack.enter_context(run_fleet(data, snapshot, 1, cores.server))
+                    if count > 1:
+                        stack.enter_context(run_board(data, cores.server))
+                    fleet, *_ = stack.enter_context(run_fleet(data, snapshot, count, cores.server))
                     port = fleet.port
                 measure.console.print(f"{name}: {times} × capacity")
                 herds[name, times] = send_herd(port, times, seconds)
@@ -113,17 +130,20 @@ def measure_all(cores: measure.Cores, seconds: float, names: Sequence[str]) -> d
 def compute_figures(herds: dict[tuple[str, int], Herd], seconds: float, names: Sequence[str]) -> list[Figure]:
     since = RAMP_S + DEADLINE_S  # when the first of the whole crowd have had their answers or not
     goodput = {at: herd.count_goodput(since, seconds) for at, herd in herds.items()}
-    best = max(goodput["forebay", times] for times in TIMES)
     last = TIMES[-1]
     refused = herds["forebay", last]
     figures = [
         Figure(
-            name="goodput_at_20x_ratio",
-            value=round(goodput["forebay", last] / best, 3),
+            name=f"goodput_at_20x_{label}ratio",
+            value=round(goodput[name, last] / max(goodput[name, times] for times in TIMES), 3),
             unit="of the best",
             target=0.9,
             is_least=True,
-        ),
+        )
+        for name, label in (("forebay", ""), ("forebay_workers", "workers_"))
+        if name in names
+    ]
+    figures += [
         Figure(
             name="refused_at_20x_p50_ms",
             value=round(statistics.median(refused.refused_s or [0.0]) * 1000, 2),
@@ -142,7 +162,7 @@ def compute_figures(herds: dict[tuple[str, int], Herd], seconds: float, names: S
 def plot(herds: dict[tuple[str, int], Herd], seconds: float, names: Sequence[str]) -> str:
     """Goodput over time as SVG: a row for each load, a line for each gateway."""
     width, height, left, top = 640, 150, 60, 34
-    colors = dict(zip(names, ("#0b6", "#c33", "#36c"), strict=False))
+    colors = dict(zip(names, ("#0b6", "#a60", "#c33", "#36c"), strict=False))
     most = PLACES / SERVICE_S * 1.5
     total = len(TIMES) * (height + 40) + top
     parts = [
@@ -150,7 +170,7 @@ def plot(herds: dict[tuple[str, int], Herd], seconds: float, names: Sequence[str
         'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
     ]
     for number, name in enumerate(names):
-        parts.append(f'<text x="{left + number * 180}" y="16" fill="{colors[name]}">{name}</text>')
+        parts.append(f'<text x="{left + number * 150}" y="16" fill="{colors[name]}">{name}</text>')
     for row, times in enumerate(TIMES):
         y = top + row * (height + 40)
         base = y + height
@@ -174,6 +194,7 @@ def plot(herds: dict[tuple[str, int], Herd], seconds: float, names: Sequence[str
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What a crowd leaves of the goodput.")
     parser.add_argument("--seconds", type=float, default=10.0, help="for which each crowd comes (10)")
+    parser.add_argument("--workers", type=int, default=4, help="that serve beside one alone (4)")
     parser.add_argument("--plot", type=Path, help="an SVG with goodput over time")
     parser.add_argument("--quick", action="store_true", help="a small run without peers")
     return parser.parse_args()
@@ -182,13 +203,14 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     arguments = parse_arguments()
     seconds = 4.0 if arguments.quick else max(5.0, arguments.seconds)
-    names = ["forebay", "forebay_without_queue", "vllm_router"][: 1 if arguments.quick else 3]
+    names = ["forebay", "forebay_workers", "forebay_without_queue", "vllm_router"]
+    names = names[: 2 if arguments.quick else 4]
     try:
         measure.require_commands(("taskset", "apt-get install util-linux"))
         if not arguments.quick:
             measure.require_commands(*peers.NEEDS["vllm_router"])
         cores = measure.choose_cores(os.sched_getaffinity(0))
-        herds = measure_all(cores, seconds, names)
+        herds = measure_all(cores, seconds, names, max(2, arguments.workers))
     except BenchError as error:
         return measure.fail(error)
     if arguments.plot:
