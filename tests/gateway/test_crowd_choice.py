@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from routing_fleets import build_fleet, find_group, list_members, load_at_random, make_pool
 
+from forebay.core.engine_load import EngineLoad, EngineState
 from forebay.core.keys import PRIORITIES
 from forebay.core.limits import QueueRules
-from forebay.core.routes import CAPABILITIES
+from forebay.core.routes import CAPABILITIES, Choosing, Order
 from forebay.gateway.policy.crowd import (
     Drain,
     Share,
@@ -26,6 +27,7 @@ from forebay.gateway.policy.crowd import (
 from forebay.gateway.policy.fleet import Fleet
 from forebay.gateway.policy.load import PoolLoad
 from forebay.gateway.policy.route import Want
+from forebay.gateway.policy.told import tell_pool
 
 NOW = 1000.0
 WANT = Want(100)
@@ -259,3 +261,56 @@ def test_lines_that_wait_for_the_same_places_get_them_by_the_weights_of_their_cl
     for weight, count in zip(weights, served, strict=True):
         assert abs(count - weight * 10) <= 1
     assert len(PRIORITIES) == 3
+
+
+# --- what engines and providers say themselves --------------------------------------------------------------
+
+
+QUEUED = Choosing(order=Order.LOAD, queue=QueueRules())
+
+
+def say(fleet: Fleet, pool: str, number: int, now: float, **facts: float) -> None:
+    group = find_group(fleet, pool)
+    engine = EngineLoad(f"{pool}#{number}", EngineState.READY, **facts)  # type: ignore[arg-type]
+    group.members[number].load.hear_engine(engine, now, now + 5, now)
+    tell_pool(group.load, [member.load for member in group.members], now)  # type: ignore[misc]
+
+
+def test_an_engine_that_says_that_it_is_full_gets_nothing_more_until_it_says_otherwise() -> None:
+    fleet = build_fleet(make_pool("own", 1, requests_max=8), choosing=QUEUED)
+    fleet.groups[0].members[0].load.begin(100, NOW)
+    for full in ({"kv_cache_used": 0.97}, {"waiting": 2}):
+        say(fleet, "own", 0, NOW, **full)
+        assert find_seat(fleet, fleet.tiers, WANT, NOW, 0.5) is None
+        assert fleet.groups[0].load.count_free(NOW) == 0
+        say(fleet, "own", 0, NOW, kv_cache_used=0.5, waiting=0)
+        assert find_seat(fleet, fleet.tiers, WANT, NOW, 0.5) == 0
+
+
+def test_of_several_replicas_the_others_fill_up_and_the_full_one_gets_nothing() -> None:
+    fleet = build_fleet(make_pool("own", 2, requests_max=4))
+    for member in fleet.groups[0].members:
+        member.load.begin(100, NOW)
+    say(fleet, "own", 0, NOW, waiting=1)
+    assert fill(fleet) == 3
+    assert [member.load.requests for member in fleet.groups[0].members] == [1, 4]
+
+
+def test_an_engine_that_has_nothing_of_ours_is_asked_whatever_it_says() -> None:
+    fleet = build_fleet(make_pool("own", 1, requests_max=4), choosing=QUEUED)
+    say(fleet, "own", 0, NOW, kv_cache_used=1.0)
+    assert fill(fleet) == 1
+
+
+def test_an_account_with_nothing_left_is_full_until_some_of_it_is_back() -> None:
+    fleet = build_fleet(
+        make_pool("cloud", 1, tier="provider", requests_max=4, shares_quota=True), choosing=QUEUED
+    )
+    load = fleet.groups[0].members[0].load
+    load.begin(100, NOW)
+    assert load.account is not None
+    load.account.say_used(1.0, NOW, NOW + 60)
+    tell_pool(fleet.groups[0].load, [load], NOW)
+    assert find_seat(fleet, fleet.tiers, WANT, NOW, 0.5) is None
+    tell_pool(fleet.groups[0].load, [load], NOW + 10)
+    assert find_seat(fleet, fleet.tiers, WANT, NOW + 10, 0.5) == 0

@@ -72,6 +72,8 @@ def _is_out(group: Group, now: float) -> bool:
 def has_place(group: Group, member: Member) -> bool:
     """Whether one more request may begin at a replica of a group that has room."""
     most, load = member.target.requests_max, group.load
+    if load.saturated and member.load in load.saturated and len(load.saturated) < group.size:
+        return False
     if most is None or group.size == 1 or not load.requests_max:
         return True
     return member.load.requests < ceil(most * load.growth * load.requests_share / load.requests_max - TINY)

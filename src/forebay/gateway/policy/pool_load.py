@@ -112,7 +112,9 @@ class PoolLoad(Pace):
         self.unfit_until = 0.0  #: the last moment at which one of them may be
         self.slow: tuple[Replica, ...] = ()  #: replicas that may be in their slow start
         self.slow_until = 0.0
-        self.saturated: tuple[Replica, ...] = ()  #: replicas whose engines say that they are full
+        self.saturated: tuple[
+            Replica, ...
+        ] = ()  #: replicas whose engines or providers say that they are full
         self.holders: tuple[Replica, ...] = ()  #: that hold a LoRA adapter, where it is one and others do not
         self.told: float | None = None  #: use of the capacity in service, as engines and providers say
         self.told_wait_s = 0.0  #: that requests wait in engines, likewise
@@ -193,7 +195,10 @@ class PoolLoad(Pace):
 
     def has_room(self, now: float) -> bool:
         """Whether one more request would exceed neither what its replicas in service serve at once nor what
-        this worker may fill of it.  Of tokens, the one that fills it may."""
+        this worker may fill of it, and they do not say themselves that they are full.  Of tokens, the one
+        that fills it may."""
+        if self.saturated and self._says_full(now):
+            return False
         requests, tokens, others, others_tokens, part = self.measure(now)
         if requests - others >= self.allowed_requests or tokens - others_tokens >= self.allowed_tokens:
             return False
@@ -201,9 +206,10 @@ class PoolLoad(Pace):
 
     def measure(self, now: float) -> tuple[int, int, int, int, float]:
         """What is in flight at replicas in service: requests and tokens, and of these other workers'; and
-        what part of the pool those replicas are.  Where none is, all of it."""
-        if now < self.unfit_until:
-            unfit = [each for each in self.unfit if now < each.unfit_until]
+        what part of the pool those replicas are.  Where none is, all of it.  Those that say themselves that
+        they are full count as out of service while there are others."""
+        if now < self.unfit_until or self.saturated:
+            unfit = self._list_closed(now)
             if 0 < len(unfit) < self.size:
                 return (
                     self.requests - sum(each.requests for each in unfit),
@@ -214,9 +220,27 @@ class PoolLoad(Pace):
                 )
         return self.requests, self.tokens, self.others_requests, self.others_tokens, 1.0
 
+    def _list_closed(self, now: float) -> list[Replica]:
+        """Replicas that get nothing: those out of service, and with them the full ones if any is left."""
+        unfit = [each for each in self.unfit if now < each.unfit_until]
+        if len(unfit) >= self.size:
+            unfit = []
+        full = [each for each in self.saturated if each not in unfit]
+        return unfit + full if len(unfit) + len(full) < self.size else unfit
+
+    def _says_full(self, now: float) -> bool:
+        """Whether all in service say so, and are at work for the gateway: one that has nothing of it to do
+        gets a request all the same, which shows whether it is so."""
+        if not self.saturated or not self.requests:
+            return False
+        unfit = [each for each in self.unfit if now < each.unfit_until]
+        return len({*unfit, *self.saturated}) >= self.size
+
     def count_free(self, now: float) -> int:
         """Requests for which there is room, whoever may fill it; where only tokens bound it, one at least."""
         requests, tokens, _, _, part = self.measure(now)
+        if self._says_full(now):
+            return 0
         if tokens * self._per_token >= part:
             return 0
         return max(0, int(part / self._per_request + TINY) - requests) if self._per_request else 1

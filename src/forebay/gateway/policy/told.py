@@ -7,11 +7,13 @@ and an engine may say "idle" long after requests have been sent to it.
 from collections.abc import Iterable, Iterator
 
 from forebay.core.engine_load import EngineLoad
+from forebay.gateway.policy.account import QUOTA_NONE
 from forebay.gateway.policy.load import PoolLoad, ReplicaLoad
 
 KV_FULL = 0.95  #: of a KV cache, from where on engines begin to push requests out of it
 KV_EASY = 0.85  #: below that a replica that was full is full no more
 QUEUE_FULL = 0.25  #: of the requests that an engine serves well, that wait there: from where on it is full
+QUOTA_OUT = 0.99 * QUOTA_NONE  #: of an account of which nothing is left, as `Account.compute_use` says it
 REQUESTS_GUESS = 16  #: that an engine serves well, where nobody knows
 USED_MAX = 2.0
 
@@ -66,6 +68,8 @@ def tell_pool(pool: PoolLoad, replicas: Iterable[ReplicaLoad], now: float) -> No
             if is_saturated(engine, own_max, was=replica in pool.saturated):
                 saturated.append(replica)
         quota = None if replica.account is None else replica.account.compute_use(now)
+        if quota is not None and quota >= QUOTA_OUT and replica not in saturated:
+            saturated.append(replica)
         if use is not None or quota is not None:
             is_told = True
             uses.append(max(use or 0.0, quota or 0.0))
