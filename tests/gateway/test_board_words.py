@@ -13,7 +13,9 @@ from routing_fleets import follow, make_pool, make_route
 from forebay.app.board_server import BoardServer
 from forebay.core.routes import RouteTable
 from forebay.gateway.board import Board
+from forebay.gateway.crowd import Crowd
 from forebay.gateway.loads import Loads
+from forebay.gateway.memory import Memory
 from forebay.gateway.metrics import Cells
 from forebay.gateway.metrics_layout import compute_layout
 
@@ -43,7 +45,8 @@ class Worker:
         self.owner = next(load for load in self.loads.by_id.values() if load.account is not None)
         self.other = next(load for load in self.loads.by_id.values() if load.account is None)
         self.cells = Cells(folder / "metrics", name, compute_layout(RouteTable(routes=(route,))))
-        self.board = Board(asyncio.get_running_loop(), folder / "board.sock", name, self.loads)
+        loop = asyncio.get_running_loop()
+        self.board = Board(loop, folder / "board.sock", name, self.loads, Crowd(loop, Memory(1 << 20)))
 
     def sweep(self) -> None:
         """As often as it takes to tell once."""
