@@ -65,15 +65,26 @@ def test_targets_that_take_connections_are_well(
 
 
 def test_each_that_is_not_is_a_warning_with_cause_and_remedy(
-    over_tls: ThreadedUpstream, tmp_path: Path
+    authority: trustme.CA, over_tls: ThreadedUpstream, tmp_path: Path
 ) -> None:
     (tmp_path / "key").write_text("\n")
-    with ThreadedUpstream(lambda _: json_answer({})) as plain:
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    strict = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(strict)
+    authority.configure_trust(strict)
+    strict.verify_mode = ssl.CERT_REQUIRED
+    with (
+        ThreadedUpstream(lambda _: json_answer({})) as plain,
+        ThreadedUpstream(lambda _: json_answer({}), UpstreamSettings(tls=strict)) as mutual,
+    ):
+        nobody = f"http://127.0.0.1:{find_closed_port()}"
         cases = [
             ({"url": "http://no-such-host.invalid/v1"}, "does not resolve", "DNS"),
             ({"url": f"http://127.0.0.1:{find_closed_port()}/v1"}, "takes no connection", "the port"),
             ({"url": over_tls.url}, "certificate is not to be trusted", "tls_ca"),
             ({"url": f"https://127.0.0.1:{plain.port}/v1"}, "TLS fails", "http://"),
+            ({"url": mutual.url, "tls_ca": "ca.pem"}, "after the handshake", "tls_cert"),
+            ({"url": plain.url, "proxy": nobody}, "its proxy takes no connection", "`proxy`"),
             ({"url": plain.url, "api_key": f"file:{tmp_path}/key"}, "key is empty", "put the secret there"),
         ]
         status, found = examine(*(target for target, _, _ in cases))

@@ -97,6 +97,7 @@ def test_a_target_whose_way_is_of_no_use_says_so_and_another_answers(tmp_path: P
         bad = [
             msgspec.structs.replace(first, tls_cert=str(tmp_path / "cert.pem")),
             msgspec.structs.replace(first, proxy="http://127.0.0.1:1", proxy_credentials="env:NOT_THERE"),
+            msgspec.structs.replace(first, proxy="http://127.0.0.1:1"),
         ]
         for number, each in enumerate(bad):
             route = make_route("m", upstream.url)
@@ -109,5 +110,6 @@ def test_a_target_whose_way_is_of_no_use_says_so_and_another_answers(tmp_path: P
             ) as worker:
                 assert ask(worker).headers["x-forebay-attempts"] == "2"
                 alone = ask(worker, "alone")
-                assert alone.status_code == (503, 502)[number]
+                assert alone.status_code == (503, 502, 503)[number]
                 assert first.id in alone.json()["error"]["message"]
+                assert ("through the proxy 127.0.0.1:1: Connection refused" in worker.log) == (number == 2)

@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from forebay.app.clock import SystemClock
@@ -31,11 +32,14 @@ from forebay.net.dialing import (
 
 REACH_S: Final = 2.0  #: for all of it
 AT_ONCE_MAX: Final = 32
+ALERT_S: Final = 0.3  #: for a server to refuse the client's certificate, or that there is none
 
 _STEPS: Final = {
     "resolve": ("the name does not resolve", "check the host in its url, and DNS on this machine"),
     "connect": ("it takes no connection", "check the host and the port in its url, and that it runs"),
+    "proxy": ("its proxy takes no connection", "check the host and the port in `proxy`, and that it runs"),
     "tunnel": ("its proxy makes no tunnel", "check `proxy` and `proxy_credentials`"),
+    "certificate": ("it does not go on after the handshake", "set `tls_cert` to the certificate to show it"),
     "handshake": ("TLS fails", "check that the port speaks https; else its url begins with http://"),
 }
 
@@ -76,14 +80,24 @@ class Reach(threading.Thread):
         address = self.address
         place = address.proxy or address
         found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-        self._step = "connect"
+        self._step = "connect" if address.proxy is None else "proxy"
         with _connect(found) as wire:
             if address.proxy is not None:
                 self._step = "tunnel"
                 _ask_tunnel(wire, address)
             if address.scheme == "https":
                 self._step = "handshake"
-                open_tls(address).wrap_socket(wire, server_hostname=address.host).close()
+                with open_tls(address).wrap_socket(wire, server_hostname=address.host) as tls:
+                    self._step = "certificate"
+                    _await_alert(tls)
+
+
+def _await_alert(tls: ssl.SSLSocket) -> None:
+    """Raises OSError where the server refuses the client: by TLS 1.3 it says so after the handshake alone."""
+    tls.settimeout(ALERT_S)
+    with suppress(TimeoutError):
+        if not tls.recv(1):
+            raise OSError("it closed the connection")
 
 
 def _ask_tunnel(wire: socket.socket, address: Address) -> None:

@@ -183,12 +183,12 @@ class Origin:
             raise ConnectFailed(f"TLS with {self.name} failed: {error.reason or error}") from error
         except ProxyRefused as error:
             assert address.proxy is not None
-            proxy = f"{name_host(address.proxy.host)}:{address.proxy.port}"
             raise ConnectFailed(
-                f"the proxy {proxy} made no tunnel to {self.name}: {error.strerror}"
+                f"the proxy {_name_proxy(address.proxy)} made no tunnel to {self.name}: {error.strerror}"
             ) from error
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that can't be one
-            raise ConnectFailed(f"cannot connect to {self.name}: {_explain(error)}") from error
+            through = "" if address.proxy is None else f" through the proxy {_name_proxy(address.proxy)}"
+            raise ConnectFailed(f"cannot connect to {self.name}{through}: {_explain(error)}") from error
         connection.trusted = tls
         return connection
 
@@ -382,6 +382,10 @@ def read_keep_alive(header: bytes) -> float:
     """How long a connection may lie idle, by its first answer's `Keep-Alive` header; 0 if not at all."""
     found = _TIMEOUT.search(header.lower()) if header else None
     return IDLE_MAX_S if found is None else min(IDLE_MAX_S, int(found[1]) - KEEP_ALIVE_MARGIN_S)
+
+
+def _name_proxy(proxy: Proxy) -> str:
+    return f"{name_host(proxy.host)}:{proxy.port}"
 
 
 def _explain(error: OSError | UnicodeError) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from forebay.engines.load_names import EngineKind
-from forebay.testing.answers import answer, json_answer
-from forebay.testing.openai import chat_completion, completion, embeddings
+from forebay.testing.answers import answer, json_answer, sse_answer
+from forebay.testing.openai import chat_completion, chat_stream, completion, completion_stream, embeddings
 from forebay.testing.recorded import RecordedRequest
 from forebay.testing.steps import Script, Sleep
 
@@ -90,7 +90,12 @@ class FakeEngine:
             self.fail_generations -= 1
             return json_answer({"error": {"message": "CUDA out of memory"}}, status=500)
         self.generated += 1
-        model = str(request.json().get("model", self.model))
+        asked = request.json()
+        model = str(asked.get("model", self.model))
+        if asked.get("stream") and request.path.endswith("completions"):
+            with_usage = bool((asked.get("stream_options") or {}).get("include_usage"))
+            stream = chat_stream if request.path.endswith("/chat/completions") else completion_stream
+            return [Sleep(self.answer_s), *sse_answer(stream(model=model, include_usage=with_usage))]
         if request.path.endswith("/embeddings"):
             made = embeddings([[0.1, 0.2]], model=model)
         elif request.path.endswith("/chat/completions"):
