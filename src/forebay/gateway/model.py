@@ -251,9 +251,10 @@ class Exchange(Common):
             self.hear_quota(now)
 
     def hear_quota(self, now: float) -> None:
-        """What the answer's head says of the quota of an account, which there is, is told to it."""
+        """What the answer's head says of the quota of an account, which there is, is told to it, where any
+        place is chosen by that."""
         connection, load = self.connection, self.load
-        if connection is not None and load is not None and load.account is not None:
+        if connection is not None and load is not None and load.account is not None and load.pools:
             hear_quota(load.account, connection, now, self.at_ns * 1e-9)
 
     def end_load(self, now: float) -> None:
