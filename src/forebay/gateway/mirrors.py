@@ -98,7 +98,7 @@ class Mirrors:
             names = route.model, mirror.model
             ticket = _Ticket(self._lanes.setdefault(names, Lane(*names)), mirror, number)
             if mirror.at_once:
-                self._loop.call_soon(self._offer, exchange, ticket, self._loop.time())
+                self._loop.call_soon(self._offer_beside, exchange, ticket, self._loop.time())
             else:
                 exchange.mirrors = (*exchange.mirrors, ticket)
                 exchange.keeps_answer = endpoint in COMPARED
@@ -108,6 +108,14 @@ class Mirrors:
         if exchange.sent and not exchange.left:
             for ticket in exchange.mirrors:  # in the next turn: first of all the answer goes out
                 self._loop.call_soon(self._offer, exchange, ticket, self._loop.time())
+
+    def _offer_beside(self, exchange: Exchange, ticket: _Ticket, asked_at: float) -> None:
+        """Copies a request that is under way by now: one that was refused is not, and one that waits for a
+        place is copied once it has ended."""
+        if exchange.turn is not None:
+            exchange.mirrors = (*exchange.mirrors, ticket)
+        elif exchange.sent or not exchange.recorded:
+            self._offer(exchange, ticket, asked_at)
 
     def _offer(self, exchange: Exchange, ticket: _Ticket, asked_at: float) -> None:
         lane, now = ticket.lane, self._loop.time()
