@@ -108,7 +108,9 @@ def _make_row(replica: _Replica) -> Sequence[str | Cell]:
         replica.pool,
         replica.tier,
         replica.region or "",
-        replica.url,
+        replica.url.partition("://")[2].removesuffix(
+            "/v1"
+        ),  # what tells replicas apart, in a narrow terminal too
         replica.model,
         Cell(text=replica.state, style=_STYLES.get(replica.state, "")),
         _number(replica.running),
@@ -142,5 +144,5 @@ def _make_note(replica: _Replica) -> Cell:
         why = f": {warm_up.error}" if warm_up.error else ""
         return Cell(text=f"its warm-up failed, it is sent to all the same{why}", style="yellow")
     if replica.age_s is None and replica.error is None:
-        return Cell(text="not asked for its load", style="dim")
+        return Cell(text="not asked", style="dim")
     return Cell(text=replica.error or "", style="yellow")
