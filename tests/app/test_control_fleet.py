@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from forebay.app.engine_watch import load_known
 from forebay.app.supervisor_state import RunState, save_run_state
 from forebay.cli.fleet import show_fleet
+from forebay.cli.terminal import Failure
 from forebay.engines.load_names import EngineKind
 from forebay.testing.engines import FakeEngine
 from forebay.testing.threaded import ThreadedUpstream
@@ -108,14 +109,14 @@ def test_prometheus_reads_it_with_a_token(tmp_path: Path) -> None:
 
 
 @contextmanager
-def serve(scene: Scene, fleet: bytes) -> Iterator[None]:
+def serve(scene: Scene, fleet: bytes, status: int = 200) -> Iterator[None]:
     """The admin API on a socket, as the command finds it."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             assert self.path == "/admin/v1/fleet"
             assert self.headers["authorization"] == AUTH["authorization"]
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("content-length", str(len(fleet)))
             self.end_headers()
             self.wfile.write(fleet)
@@ -150,7 +151,8 @@ def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     with serve(scene, json.dumps(shown["after"]).encode()):
         assert show_fleet(file, is_watched=False, as_json=False) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert lines[1].split()[:8] == ["gpu", "provisioned", "eu", url, "there", "ready", "3", "1"]
+        address = url.partition("://")[2].removesuffix("/v1")
+        assert lines[1].split()[:8] == ["gpu", "provisioned", "eu", address, "there", "ready", "3", "1"]
         assert "50%" in lines[1]
         assert "a, b, c and 2 more" in lines[1]
         assert show_fleet(file, is_watched=False, as_json=True) == 0
@@ -199,3 +201,19 @@ def test_a_restart_of_the_control_plane_turns_no_replica_cold(tmp_path: Path) ->
             assert engine.generated == 1, "it has served already"
         finally:
             control.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "hint"), [(404, "no model `x`", ""), (500, "500: no model", "doctor")]
+)
+def test_what_the_admin_api_refuses_is_said_in_its_words(
+    tmp_path: Path, status: int, said: str, hint: str
+) -> None:
+    scene = Scene(tmp_path, YAML.format(url="http://127.0.0.1:1/v1"))
+    body = b'{"error":{"message":"no model `x`"}}'
+    with serve(scene, body, status), pytest.raises(Failure) as caught:
+        show_fleet(tmp_path / "forebay.yaml", is_watched=False, as_json=False)
+    assert said in str(caught.value)
+    assert hint in caught.value.hint
+    assert bool(hint) == bool(caught.value.hint)
+    scene.close()

@@ -48,6 +48,8 @@ def fetch_admin(config: Config, path: str, *, method: str = "GET", timeout_s: fl
         ) from None
     finally:
         connection.close()
+    if answer.status in (400, 404):  # whoever asked for what is not there is told so, and no more
+        raise Failure(_read_message(body))
     if answer.status != 200:
         raise Failure(
             f"the control plane answered {answer.status}: {_read_message(body)}", hint="ask `forebay doctor`"
