@@ -15,6 +15,9 @@ FORMS: list[tuple[dict[str, str], str]] = [
     ({"retry-after": "0"}, "0"),
     ({"retry-after": "0.01"}, "1"),
     ({"retry-after": "99999999999"}, str(MAX_S)),
+    ({"retry-after": "9223372036854775807"}, str(MAX_S)),  # the longest that some languages can say
+    ({"retry-after": "9" * 90}, str(MAX_S)),
+    ({"retry-after": "0.3333333333333333148"}, "1"),
     ({"retry-after": "Mon, 19 Oct 2026 12:00:30 GMT"}, "30"),
     ({"retry-after": "Monday, 19-Oct-26 12:00:30 GMT"}, "30"),
     ({"retry-after": "Mon Oct 19 12:00:30 2026"}, "30"),

@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 MAX_S: Final = 86_400  #: more than a day is a day
-_NUMBER: Final = re.compile(rb"\d{1,15}(?:\.\d{1,15})?")
+_NUMBER: Final = re.compile(rb"\d{1,64}(?:\.\d{1,64})?")
 _SPAN: Final = re.compile(rb"(?:\d{1,9}(?:\.\d{1,9})?(?:ms|us|h|m|s|d))+")
 _PART: Final = re.compile(rb"(\d{1,9}(?:\.\d{1,9})?)(ms|us|h|m|s|d)")
 _UNITS: Final = {b"us": 1e-6, b"ms": 1e-3, b"s": 1.0, b"m": 60.0, b"h": 3600.0, b"d": 86_400.0}
