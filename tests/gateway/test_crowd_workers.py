@@ -36,8 +36,10 @@ class Watched(Place):
 class Stage(Scene):
     """Workers with a board between them."""
 
+    board: BoardThread
+
     def start_workers(self, place: Place, count: int, wait_s: float, **facts: int) -> None:
-        self._stack.enter_context(BoardThread(self._folder))
+        self.board = self._stack.enter_context(BoardThread(self._folder))
         self.add(place, **facts)
         rules = msgspec.structs.replace(RULES, default_wait_s=(wait_s,) * 3)
         self.start(self.make_route(rules), workers=count)
@@ -117,3 +119,29 @@ def test_tokens_of_four_workers_fill_what_there_is(stage: Stage) -> None:
     answers = asyncio.run(send(stage, 60))
     assert {status for status, _ in answers} == {200}
     assert 8 <= place.peak <= 11 + 4  # each is taken for 275 tokens
+
+
+def test_a_herd_survives_a_new_table_and_a_new_board(stage: Stage) -> None:
+    place = Place(0.05)
+    stage.start_workers(place, 3, 60.0, requests_max=6)
+    (route,) = stage.gateway.snapshot.table.routes
+
+    async def run() -> list[tuple[int, str]]:
+        asked = [asyncio.ensure_future(ask(stage)) for _ in range(150)]
+        async with asyncio.timeout(100):
+            for most in (3, 6):
+                await asyncio.sleep(0.3)
+                targets = (msgspec.structs.replace(route.targets[0], requests_max=most),)
+                table = msgspec.structs.replace(
+                    stage.gateway.snapshot.table, routes=(msgspec.structs.replace(route, targets=targets),)
+                )
+                stage.gateway.write_snapshot(msgspec.structs.replace(stage.gateway.snapshot, table=table))
+            await asyncio.to_thread(stage.board.close)
+            await asyncio.sleep(0.3)
+            stage.board = stage._stack.enter_context(BoardThread(stage._folder))
+            return await asyncio.gather(*asked)
+
+    answers = asyncio.run(run())
+    assert {status for status, _ in answers} == {200}, next(told for status, told in answers if status != 200)
+    assert place.served == 150
+    assert place.peak <= 6 + 3

@@ -197,9 +197,13 @@ class PoolLoad(Pace):
         """Whether one more request would exceed neither what its replicas in service serve at once nor what
         this worker may fill of it, and they do not say themselves that they are full.  Of tokens, the one
         that fills it may."""
-        if self.saturated and self._says_full(now):
-            return False
-        requests, tokens, others, others_tokens, part = self.measure(now)
+        requests, tokens, others, others_tokens, part = (
+            self.requests, self.tokens, self.others_requests, self.others_tokens, 1.0,
+        )  # fmt: skip
+        if self.saturated or now < self.unfit_until:  # else `measure` says the same
+            if self._says_full(now):
+                return False
+            requests, tokens, others, others_tokens, part = self.measure(now)
         if requests - others >= self.allowed_requests or tokens - others_tokens >= self.allowed_tokens:
             return False
         return (requests + 1) * self._per_request <= part + TINY and tokens * self._per_token < part
