@@ -41,7 +41,7 @@ class Stage(Scene):
     def start_workers(self, place: Place, count: int, wait_s: float, **facts: int) -> None:
         self.board = self._stack.enter_context(BoardThread(self._folder))
         self.add(place, **facts)
-        rules = msgspec.structs.replace(RULES, default_wait_s=(wait_s,) * 3)
+        rules = msgspec.structs.replace(RULES, default_wait_s=(wait_s,) * 3, wait_max_s=600)
         self.start(self.make_route(rules), workers=count)
         self.gateway.until(lambda: self.gateway.metric("forebay_board_connected") == count)
 
@@ -89,7 +89,7 @@ def test_four_workers_never_fill_more_than_there_is_and_waste_little(stage: Stag
 
 def test_fewer_places_than_workers_serve_every_request_of_each(stage: Stage) -> None:
     place = Place(0.1)
-    stage.start_workers(place, 4, 60.0, requests_max=2)
+    stage.start_workers(place, 4, 600.0, requests_max=2)
     answers = asyncio.run(send(stage, 40))
     assert {status for status, _ in answers} == {200}
     assert place.peak <= 2
@@ -97,7 +97,7 @@ def test_fewer_places_than_workers_serve_every_request_of_each(stage: Stage) -> 
 
 def test_a_worker_that_dies_in_a_herd_leaves_its_places_to_the_others(stage: Stage) -> None:
     place = Place(0.1)
-    stage.start_workers(place, 3, 60.0, requests_max=6)
+    stage.start_workers(place, 3, 600.0, requests_max=6)
 
     async def run() -> None:
         async with asyncio.timeout(100):
@@ -115,7 +115,7 @@ def test_a_worker_that_dies_in_a_herd_leaves_its_places_to_the_others(stage: Sta
 
 def test_tokens_of_four_workers_fill_what_there_is(stage: Stage) -> None:
     place = Place(0.3)
-    stage.start_workers(place, 4, 60.0, tokens_max=3000)
+    stage.start_workers(place, 4, 600.0, tokens_max=3000)
     answers = asyncio.run(send(stage, 60))
     assert {status for status, _ in answers} == {200}
     assert 8 <= place.peak <= 11 + 4  # each is taken for 275 tokens
@@ -123,7 +123,7 @@ def test_tokens_of_four_workers_fill_what_there_is(stage: Stage) -> None:
 
 def test_a_herd_survives_a_new_table_and_a_new_board(stage: Stage) -> None:
     place = Place(0.05)
-    stage.start_workers(place, 3, 60.0, requests_max=6)
+    stage.start_workers(place, 3, 600.0, requests_max=6)
     (route,) = stage.gateway.snapshot.table.routes
 
     async def run() -> list[tuple[int, str]]:
