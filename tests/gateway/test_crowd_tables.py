@@ -80,3 +80,25 @@ def test_who_waits_leaves_places_alone_that_serve_less(scene: Scene, replicas: i
 
     assert asyncio.run(run()) == [200] * 12
     assert max(place.peak for place in places) == 1
+
+
+def test_a_wait_in_vain_ends_at_a_fallback_that_has_room(scene: Scene) -> None:
+    place = scene.add(Place(None), requests_max=1)
+    route = scene.make_route(fallbacks=("other",))
+    other = scene.add(Place(0.0), pool="other", requests_max=1)
+    scene.start(route, scene.make_route(model="other"))
+
+    async def run() -> None:
+        async with scene.client() as client:
+            first = asyncio.create_task(scene.ask(client, "first"))
+            await scene.until(lambda: place.busy == 1)
+            late = await scene.ask(client, "late", x_forebay_wait="1.5")  # by a guess, 1 s will do
+            assert (late.status_code, late.headers.get("x-forebay-answered-by")) == (200, "other"), late.text
+            place.release()
+            assert (await first).status_code == 200
+
+    asyncio.run(run())
+    assert (place.order, other.order) == (["first"], ["late"])
+    assert scene.ends("expired") == 1
+    scene.gateway.wait_idle()
+    assert scene.waiting() == 0

@@ -87,7 +87,11 @@ class Chooser:
         if exchange.plan is None and exchange.turn is None and not self.prepare(exchange):
             return False
         if exchange.turn is not None:
-            await self._crowd.wait(exchange)
+            try:
+                await self._crowd.wait(exchange)
+            except ModelOverloaded:
+                if not exchange.fallbacks or not self._begin_elsewhere(exchange):
+                    raise
         if self.is_other_first(exchange):
             refusal = await self.find_room(exchange)
             if refusal is not None and not exchange.plan:
