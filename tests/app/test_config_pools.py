@@ -218,3 +218,15 @@ models:
             compile_table(
                 tmp_path, text.replace('{text: ["Well, "]}', wrong).replace("embeddings", "chat/completions")
             )
+
+
+def test_a_target_without_a_weight_among_some_that_have_one_is_told(tmp_path: Path) -> None:
+    (tmp_path / "forebay.yaml").write_text(FILE)
+    told = {each.key: each for each in check_config(tmp_path / "forebay.yaml", {})[1]}
+    assert {key for key in told if "targets" in key} == {"models.m.targets[1]", "models.m.targets[3]"}
+    assert told["models.m.targets[1]"].severity is Severity.WARNING
+    assert "no `weight`" in told["models.m.targets[1]"].message
+    for weight in ("", ", weight: 0"):  # all others weigh nothing either, or as much
+        file = FILE.replace(", weight: 3", weight)
+        (tmp_path / "forebay.yaml").write_text(file)
+        assert not any("targets" in each.key for each in check_config(tmp_path / "forebay.yaml", {})[1])

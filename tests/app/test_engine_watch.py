@@ -164,6 +164,19 @@ async def test_hanging_replicas_hold_up_no_other(tmp_path: Path) -> None:
             assert scene.watch.counts["look", "ok"] >= 1
 
 
+async def test_each_replica_has_its_turn_where_there_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first of them are due again before the last have been asked at all."""
+    monkeypatch.setattr(engine_watch, "LOOKS_MAX", 1)
+    engine = FakeEngine(EngineKind.VLLM, model="there", running=1)
+    async with ScriptedUpstream(engine.handle) as upstream, open_watch(tmp_path) as scene:
+        urls = [f"{upstream.origin}/{number:02}/v1" for number in range(20)]
+        scene.follow(write_config(tmp_path, urls, "engine: vllm, metrics: /metrics"))
+        for number in range(1, 21):
+            await scene.board.wait(is_ready, "m@p" if number == 1 else f"m@p#{number}", timeout_s=30)
+
+
 async def test_no_more_looks_at_once_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_watch, "LOOKS_MAX", 3)
     most = 0

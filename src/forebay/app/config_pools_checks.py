@@ -42,6 +42,7 @@ def check_pools(data: Mapping[str, Any]) -> Iterator[Found]:
             if url in urls[:index]:
                 place: KeyPath = ("pools", name, "replicas", index)
                 yield place, "stands twice in the list", "remove one", Severity.ERROR, False
+    yield from _check_weights(data, pools)
     yield from _check_fallbacks(data)
     yield from _check_fillers(data)
     yield from _check_idle_settings(data, pools)
@@ -63,6 +64,26 @@ def _check_replicas(path: KeyPath, pools: Mapping[str, Any], pool: str) -> Itera
     elif not _mapping(pools[pool]).get("replicas"):
         hint = f"give the target an `engine` or a `url`, or `pools.{pool}` its `replicas`"
         yield path, "the target names no place, and the pool no replicas", hint, Severity.ERROR, False
+
+
+def _check_weights(data: Mapping[str, Any], pools: Mapping[str, Any]) -> Iterator[Found]:
+    """Who gives one target of a tier a weight, and forgets the others, sends it everything."""
+    weighted = set()
+    bare = []
+    for target, path in _list_targets(data):
+        pool = target.get("pool")
+        own = _mapping(pools.get(pool)) if isinstance(pool, str) else {}
+        tier = target.get("tier") or own.get("tier") or ("provisioned" if "engine" in target else "provider")
+        if not isinstance(tier, str):
+            continue
+        if target.get("weight") is None:
+            bare.append(((path[1], tier), path))
+        elif target["weight"] != 0:
+            weighted.add((path[1], tier))
+    for kind, path in bare:
+        if kind in weighted:
+            message = f"has no `weight`, though others of the tier `{kind[1]}` have: it is sent nothing first"
+            yield path, message, "give each target of the tier a `weight`", Severity.WARNING, False
 
 
 def _check_fallbacks(data: Mapping[str, Any]) -> Iterator[Found]:

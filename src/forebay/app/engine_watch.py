@@ -12,6 +12,8 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from heapq import nsmallest
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -121,11 +123,16 @@ class EngineWatch:
             self._probe.close()
 
     def _list_due_looks(self, now: float) -> Iterator[ReplicaState]:
-        for key, state in self._states.items():
-            if len(self._looking) >= LOOKS_MAX:
-                return
-            if state.replica.is_asked and key not in self._looking and now >= self._look_at.get(key, 0.0):
-                self._looking.add(key)
+        """Those that are due for longest: each has its turn, also where there are more than can be asked."""
+        due = [
+            (self._look_at.get(key, 0.0), state)
+            for key, state in self._states.items()
+            if state.replica.is_asked and key not in self._looking
+        ]
+        free = LOOKS_MAX - len(self._looking)
+        for at, state in nsmallest(free, due, key=itemgetter(0)):
+            if now >= at:
+                self._looking.add(state.replica.key)
                 yield state
 
     async def _look(self, state: ReplicaState, began: float) -> None:
