@@ -113,6 +113,7 @@ def make_location(folder: Path, template: str = "empty") -> Path | str:
         return _current.create(template)
     location = folder / "forebay.db"
     if template == "empty" and not location.exists():  # a copy takes a tenth of the time of all migrations
+        folder.mkdir(parents=True, exist_ok=True)
         location.write_bytes(_make_empty_file())
     return location
 
