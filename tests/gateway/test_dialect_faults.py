@@ -190,8 +190,11 @@ def test_another_target_takes_what_one_can_not_be_told(callers: Callers, stages:
 def test_a_target_of_another_dialect_answers_where_the_first_fails(
     callers: Callers, stages: dict[str, Stage], caller: str, stream: bool
 ) -> None:
-    stages["anthropic"].answer = claude.error_answer(529, "overloaded_error", "Overloaded")
+    stages["anthropic"].answer = claude.well_behaved("There.")
     stages["openai"].answer = gpt.well_behaved("Here.")
+    # After a refusal the first is left alone for a while: until it is asked again.
+    callers.worker.until(lambda: callers.ask(caller, "mixed", stream=stream).text == "There.", 20)
+    stages["anthropic"].answer = claude.error_answer(529, "overloaded_error", "Overloaded")
     said = callers.ask(caller, "mixed", stream=stream)
     assert said.text == "Here."
     record = callers.worker.wait_record(said.request_id)
