@@ -283,6 +283,7 @@ def test_tokens_of_a_message_are_counted_about_right(claude: anthropic.Anthropic
 
 #: What so small a model can't be asked for: it sees no pictures, thinks of nothing, and calls what it likes.
 BEYOND = ("tool-calling", "image-input", "reasoning-summary", "thinking-display")
+TRIES = 3  #: what it says is left to chance, and now and then it does not come to an end
 #: The engine's own bytes pass untouched in chat, and lack what OpenAI says where there is nothing.
 UNSAID = ["'logprobs' is a required property", "'refusal' is a required property"]
 
@@ -291,9 +292,16 @@ UNSAID = ["'logprobs' is a required property", "'refusal' is a required property
 @pytest.mark.parametrize("form", ["openai-chat", "anthropic", "open-responses"])
 def test_a_conformance_suite_passes_with_a_real_model(whole: Whole, form: str) -> None:
     checks = [each for each in _get_tests(form) if not each.id.endswith(BEYOND)]
-    config = llm_comply.ComplianceConfig(whole.url, whole.key, CHAT, timeout=120, ignore_errors=UNSAID)
+    config = llm_comply.ComplianceConfig(whole.url, whole.key, CHAT, timeout=60, ignore_errors=UNSAID)
     spec = llm_comply.SpecLoader(str(Path(llm_comply.__file__).parent / "specs" / _SPEC_FILES[form]))
-    suite = llm_comply.TestRunner(config, checks, spec).run_all()
-    close_client()
-    assert {each.id: each.errors for each in suite.results if each.errors} == {}
-    assert suite.passed == len(checks) >= 6
+    assert len(checks) >= 6
+    left = checks
+    for _ in range(TRIES):
+        suite = llm_comply.TestRunner(config, left, spec).run_all()
+        close_client()
+        failed = {each.id: each.errors for each in suite.results if each.errors}
+        left = [each for each in left if each.id in failed]
+        if not left:
+            break
+    assert failed == {}
+    assert suite.passed == len(suite.results)

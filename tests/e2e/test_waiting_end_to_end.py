@@ -49,6 +49,7 @@ def test_all_that_wait_are_served_at_the_rate_of_the_limit(tmp_path: Path) -> No
 
             # Until the workers know the keys.
             wait_until(lambda: {ask(name).status_code for name in keys} == {200}, 15, "the keys are known")
+            wait_until(whole.is_in_force, 15, "they are known to all workers")
             begun = time.monotonic()
             with ThreadPoolExecutor(COUNT) as pool:
                 started = [pool.submit(ask, ("batch", "interactive")[number % 2]) for number in range(COUNT)]

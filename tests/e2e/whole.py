@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from forebay.app.applied import load_applied
 from forebay.app.supervisor_state import RunState, load_run_state
+from forebay.core.routes import decode_snapshot
 
 START_S = 120.0
 
@@ -47,6 +49,14 @@ class Whole:
     @property
     def key(self) -> str:
         return (self.data / "local.key").read_text().strip()
+
+    def is_in_force(self) -> bool:
+        """Whether all workers have the newest snapshot."""
+        newest = decode_snapshot((self.data / "run" / "snapshot.msgpack").read_bytes()).compute_hash()
+        applied = load_applied(self.data / "run")
+        workers = [child for child in self.state.children if child.name.startswith("worker-")]
+        told = [applied.get(worker.name) for worker in workers]
+        return all(each is not None and each.snapshot_hash == newest for each in told)
 
     def output(self) -> str:
         return (self.folder / "up.out").read_text()
