@@ -31,6 +31,26 @@ class EngineRefused(ForebayError):
     code: ClassVar[str] = "engine_refused"
 
 
+class LauncherError(ForebayError):
+    """A launcher can't do what it was asked.  The message says why, and how to mend it."""
+
+    fault: ClassVar[Fault] = Fault.TARGET
+    status: ClassVar[int] = 502
+    code: ClassVar[str] = "launcher_error"
+
+
+Argument = str | int | float | bool | tuple[str | int | float, ...]  #: of an engine's command line
+
+
+class Speculation(msgspec.Struct, frozen=True, kw_only=True):
+    """Speculative decoding: tokens that are guessed cheaply and checked together."""
+
+    method: str  #: `ngram`, or `draft` with a model of its own
+    tokens: int = 3  #: guessed at once
+    lookup_max: int = 3  #: longest n-gram that is looked up in the prompt; of `ngram`
+    model: str = ""  #: weights of the draft model; of `draft`
+
+
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What `forebay.yaml` says of one engine.  A kind ignores what does not concern it."""
 
@@ -41,6 +61,10 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 4  #: requests answered at the same time
     context_tokens: int = 8192  #: prompt and answer of one request together
     batch_max: int = 32  #: texts in one run of an embedding model
+    version: str = ""  #: of the engine; empty: that of its environment
+    arguments: Mapping[str, Argument] = {}  #: of its own command line, by their names without dashes
+    adapters: Mapping[str, str] = {}  #: LoRA adapters: paths by the names that callers use
+    speculation: Speculation | None = None
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
