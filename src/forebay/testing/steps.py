@@ -12,6 +12,8 @@ import asyncio
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 
 class Gate:
@@ -21,6 +23,8 @@ class Gate:
     upstream.enqueue([Send(first_half), Wait(gate), Send(second_half)])
     ...
     gate.open()
+
+    As a context manager it opens at the end, so that a test that fails leaves nobody waiting.
     """
 
     def __init__(self) -> None:
@@ -36,6 +40,14 @@ class Gate:
         for loop, event in waiters:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(event.set)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.open()
 
     async def wait(self) -> None:
         """Return once the gate is open."""
