@@ -104,7 +104,7 @@ class RedisServer:
         return True
 
     def connect(self) -> "redis.Redis":
-        return redis.Redis(unix_socket_path=str(self.path), socket_timeout=10)
+        return redis.Redis(unix_socket_path=str(self.path), socket_timeout=30)
 
     def kill(self) -> None:
         """As `kill -9` does it."""

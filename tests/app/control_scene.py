@@ -194,14 +194,14 @@ class LiveControl:
                 stderr=log,
                 env=self._env,
             )
-        self.wait_for(self._is_ready, 30)
+        self.wait_for(self._is_ready, 60)
         return self.process
 
     def _is_ready(self) -> bool:
         if self.process.poll() is not None:
             raise AssertionError(f"ended with {self.process.returncode}: {self.log.read_text()}")
         try:
-            return httpx.get(self.url + "/readyz", timeout=1).status_code == 200
+            return httpx.get(self.url + "/readyz", timeout=10).status_code == 200
         except httpx.TimeoutException:
             return False
 
@@ -220,7 +220,7 @@ class LiveControl:
     def model_names(self) -> list[str]:
         return [model["name"] for model in self.get("/admin/v1/models").json()["data"]]
 
-    def wait_for(self, condition: Callable[[], bool], limit_s: float = 10) -> None:
+    def wait_for(self, condition: Callable[[], bool], limit_s: float = 30) -> None:
         deadline = time.monotonic() + limit_s
         while not condition():
             assert time.monotonic() < deadline, self.log.read_text()

@@ -96,7 +96,7 @@ def open_nursery(folder: Path) -> Iterator[Nursery]:
         time.sleep(0.01)
 
 
-async def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
     async with asyncio.timeout(limit_s):
         while not condition():
             await asyncio.sleep(0.005)
@@ -114,7 +114,7 @@ class running:
 
     async def __aexit__(self, *_: object) -> None:
         self._supervisor.kill()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self._task
 
 

@@ -138,7 +138,7 @@ def test_a_file_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: pytest
             shown = scene.told()[0].deliveries[0]
             await until(lambda: scene.told()[0].deliveries[0].attempts > 1, "the other is tried again")
             assert (shown.webhook, shown.state) == (hung.url, DeliveryState.WAITING)
-            await asyncio.wait_for(asyncio.to_thread(lambda: None), 5)
+            await asyncio.wait_for(asyncio.to_thread(lambda: None), 30)
             await stop(loops)
             os.close(os.open(pipe, os.O_RDWR))  # lets go whoever waits for a writer
             scene.close()

@@ -44,7 +44,7 @@ async def watch_until_ready(scene: Scene) -> None:
     """The control plane's loop over engines, until the first replica is ready."""
     running = asyncio.create_task(scene.engines.run())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await get(scene, "/admin/v1/fleet")).json()["data"][0]["state"] != "ready":
                 await asyncio.sleep(0.05)
     finally:

@@ -160,7 +160,7 @@ async def test_hanging_replicas_hold_up_no_other(tmp_path: Path) -> None:
         async with open_watch(tmp_path) as scene:
             urls = [f"{hanging.origin}/{number}/v1" for number in range(40)]
             scene.follow(write_config(tmp_path, [*urls, well.url]))
-            await scene.board.wait(is_ready, "m@p#41", timeout_s=10)
+            await scene.board.wait(is_ready, "m@p#41")
             assert scene.watch.counts["look", "ok"] >= 1
 
 
@@ -190,7 +190,7 @@ async def test_no_more_looks_at_once_than_allowed(tmp_path: Path, monkeypatch: p
         urls = [f"{upstream.origin}/{number}/v1" for number in range(12)]
         config = write_config(tmp_path, urls, "engine: vllm, metrics: /metrics")
         scene.follow(config)
-        await upstream.wait_requests(24, timeout_s=20)
+        await upstream.wait_requests(24)
         assert 1 < most <= 3 < LOOKS_MAX
 
 
@@ -216,7 +216,7 @@ async def test_other_snapshots_are_followed(tmp_path: Path) -> None:
             scene.follow(write_config(tmp_path, [two.url]))
             await two.wait_requests(2)
             seen = len(one.requests)
-            await two.wait_requests(6, timeout_s=20)
+            await two.wait_requests(6)
             assert len(one.requests) <= seen + 3, "a look that was on its way may end"
             assert [state.replica.url for state in scene.watch.list_states()] == [two.url]
 
@@ -355,7 +355,7 @@ async def test_a_replica_that_leaves_ends_its_warm_up(tmp_path: Path) -> None:
             scene.follow(write_config(tmp_path, [two.url], WARM_UP))
             await scene.board.wait(is_ready)
             asked = len(generations(one))
-            await two.wait_requests(len(two.requests) + 6, timeout_s=20)
+            await two.wait_requests(len(two.requests) + 6)
             assert len(generations(one)) <= asked + 1
 
 

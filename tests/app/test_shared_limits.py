@@ -84,7 +84,7 @@ def test_the_share_of_a_worker_is_that_of_all_machines(tmp_path: Path, server: R
                 quota.sweep()
             return decode_snapshot((controls[0].data / "run" / "snapshot.msgpack").read_bytes()).quota_workers
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while count() != own + 3:
                 await asyncio.sleep(0.1)
         for quota in quotas:

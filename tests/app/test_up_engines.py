@@ -56,4 +56,4 @@ def test_the_embedded_engines_answer_and_come_back(live: LiveForebay) -> None:
     assert len(pids) == len(live.state.children)
     live.process.kill()
     live.wait_end()
-    live.wait_for(lambda: are_gone(pids), 2.0)
+    live.wait_for(lambda: are_gone(pids))

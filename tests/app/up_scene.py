@@ -68,20 +68,20 @@ class LiveForebay:
     def pids(self) -> list[int]:
         return [child.pid for child in self.state.children if child.pid is not None]
 
-    def wait_for(self, condition: Callable[[], bool], limit_s: float = 20) -> None:
+    def wait_for(self, condition: Callable[[], bool], limit_s: float = 60) -> None:
         deadline = time.monotonic() + limit_s
         while not condition():
             assert time.monotonic() < deadline, self.output
             time.sleep(0.02)
 
     def wait_ready(self) -> "LiveForebay":
-        self.wait_for(lambda: "Ctrl-C ends it" in self.output or self.process.poll() is not None, 60)
+        self.wait_for(lambda: "Ctrl-C ends it" in self.output or self.process.poll() is not None, 120)
         assert self.process.poll() is None, self.output
         return self
 
-    def wait_end(self, limit_s: float = 30) -> int:
+    def wait_end(self, limit_s: float = 60) -> int:
         code = self.process.wait(limit_s)
-        self._reader.join(5)
+        self._reader.join(30)
         return code
 
     @property
@@ -116,7 +116,7 @@ class LiveForebay:
         if self.process.poll() is None:
             os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self._reader.join(5)
+        self._reader.join(30)
         assert self.process.stdout is not None
         self.process.stdout.close()
 

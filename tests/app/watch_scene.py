@@ -47,7 +47,7 @@ class RecordingBoard:
         return [state for at, state in enumerate(states) if not at or states[at - 1] is not state]
 
     async def wait(
-        self, is_so: Callable[[EngineLoad], bool], target: str = "m@p", timeout_s: float = 20.0
+        self, is_so: Callable[[EngineLoad], bool], target: str = "m@p", timeout_s: float = 60.0
     ) -> EngineLoad:
         """Until what was told last of a target is so."""
         with suppress(TimeoutError):

@@ -14,7 +14,7 @@ from forebay.testing.openai import usage, well_behaved
 from forebay.testing.threaded import ThreadedUpstream, find_closed_port
 
 START_S = 90.0
-SEEN_S = 20.0
+SEEN_S = 60.0
 
 
 def wait_until(is_true: Callable[[], bool], limit_s: float) -> None:

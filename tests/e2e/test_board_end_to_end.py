@@ -39,7 +39,7 @@ def ask(whole: Whole, **headers: str) -> httpx.Response:
 
 
 def count_connected(whole: Whole) -> float:
-    page = httpx.get(whole.state.gateway_url + "/metrics", timeout=10).text
+    page = httpx.get(whole.state.gateway_url + "/metrics", timeout=30).text
     lines = [line for line in page.splitlines() if line.startswith("forebay_board_connected ")]
     return sum(float(line.split()[1]) for line in lines)
 

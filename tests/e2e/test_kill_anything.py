@@ -44,7 +44,7 @@ class Caller(threading.Thread):
         self._path, self._body, self._pause_s = path, body, pause_s
 
     def run(self) -> None:
-        connection = HTTPConnection("127.0.0.1", self._port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=60)
         while not self.stopping.is_set():
             try:
                 connection.request("POST", self._path, self._body, self._headers)

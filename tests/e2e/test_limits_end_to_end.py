@@ -16,7 +16,7 @@ from forebay.testing.openai import well_behaved
 from forebay.testing.threaded import ThreadedUpstream
 
 WORKERS = 3
-TOLD_S = 15.0  #: two seconds where the cores are not shared
+TOLD_S = 60.0  #: two seconds where the cores are not shared
 
 
 class Edits:

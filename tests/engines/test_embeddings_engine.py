@@ -86,7 +86,7 @@ def test_errors_have_the_envelope(
 def test_a_body_that_is_too_large_is_refused_before_all_of_it_has_come(
     embedder: Engine, framing: bytes
 ) -> None:
-    with socket.create_connection(("127.0.0.1", embedder.port), timeout=10) as caller:
+    with socket.create_connection(("127.0.0.1", embedder.port), timeout=30) as caller:
         caller.sendall(b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\n" + framing + b"\r\n\r\n")
         for _ in range(33 if b"chunked" in framing else 0):
             caller.sendall(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
@@ -142,7 +142,7 @@ def read_counter(engine: Engine, name: str) -> float:
     return float(lines[0].rpartition(" ")[2])
 
 
-def wait_for(condition: Callable[[], bool], limit_s: float = 5.0) -> None:
+def wait_for(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline

@@ -34,7 +34,7 @@ def probe_answer(answer: bytes | None, timeout_s: float = 5.0) -> Health:
         thread = threading.Thread(target=serve)
         thread.start()
         health = asyncio.run(probe_health(plan_at(server.getsockname()[1]), timeout_s=timeout_s))
-        thread.join(10)
+        thread.join(30)
     return health
 
 

@@ -119,7 +119,7 @@ def test_unknown_fields_and_any_model_name_are_taken(llama: Engine) -> None:
 
 
 def test_connections_are_kept_for_five_seconds_and_a_hundred_requests(llama: Engine) -> None:
-    with socket.create_connection(("127.0.0.1", llama.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", llama.port), timeout=30) as connection:
         answers = connection.makefile("rb")
         for number in range(1, 101):
             connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")

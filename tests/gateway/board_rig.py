@@ -34,7 +34,7 @@ class BoardThread:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.server = BoardServer(self.path)
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self.server.start(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self.server.start(), self._loop).result(60)
         return self
 
     def call(self, do: Callable[[], Any]) -> Any:
@@ -43,7 +43,7 @@ class BoardThread:
         async def run() -> Any:
             return do()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(60)
 
     def publish(self, *loads: EngineLoad) -> None:
         self.call(lambda: self.server.publish(loads))
@@ -103,7 +103,7 @@ class Machine:
 
     def wait_board(self, workers: int) -> None:
         worker = next(each for each in self.workers if each.process.poll() is None)
-        worker.until(lambda: worker.metric("forebay_board_connected") == workers, 10)
+        worker.until(lambda: worker.metric("forebay_board_connected") == workers)
 
     def ask(self, worker: int, model: str = "m", *, stream: bool = False, **headers: str) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}

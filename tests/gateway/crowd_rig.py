@@ -163,11 +163,11 @@ class Scene:
             await self.until(lambda served=served: place.served > served)  # type: ignore[misc]
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not is_so():
                 await asyncio.sleep(0.005)
 
     async def until_waiting(self, count: int, **labels: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await asyncio.to_thread(lambda: self.waiting(**labels)) != count:
                 await asyncio.sleep(0.02)

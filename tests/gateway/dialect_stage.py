@@ -75,7 +75,7 @@ class Callers:
         self.gpt = openai.OpenAI(base_url=worker.url, api_key=worker.key, max_retries=0)
         self.claude = anthropic.Anthropic(base_url=worker.origin, api_key=worker.key, max_retries=0)
         headers = {"authorization": f"Bearer {worker.key}"}
-        self.http = httpx.Client(base_url=worker.url, headers=headers, timeout=20)
+        self.http = httpx.Client(base_url=worker.url, headers=headers, timeout=60)
 
     def close(self) -> None:
         self.gpt.close()

@@ -65,7 +65,7 @@ class Scene:
     def wait_left(self, owner: str, **expected: int) -> None:
         wanted = {f"{name.replace('tokens', 'total_tokens')} of {owner}": n for name, n in expected.items()}
         try:
-            self.gateway.until(lambda: wanted.items() <= self.left(owner).items(), 15)
+            self.gateway.until(lambda: wanted.items() <= self.left(owner).items())
         except TimeoutError:
             assert self.left(owner) == wanted
 

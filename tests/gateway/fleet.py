@@ -22,7 +22,7 @@ from forebay.gateway.quota import Quota
 from forebay.providers import openai
 
 NUMBERS = itertools.count()
-WAIT_MAX_S = 20.0
+WAIT_MAX_S = 40.0
 
 
 MONTH = {"period": Period.MONTH, "kind": Kind.CALENDAR}

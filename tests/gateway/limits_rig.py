@@ -34,7 +34,7 @@ class Authority:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(60)
         return self
 
     async def _start(self) -> None:
@@ -49,13 +49,13 @@ class Authority:
         async def read() -> dict[str, int]:
             return {limit.id: units for limit, units in self.server.list_left()}
 
-        return asyncio.run_coroutine_threadsafe(read(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(read(), self._loop).result(60)
 
     def __exit__(self, *_: object) -> None:
         async def stop() -> None:
             self.server.close()
 
-        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -106,7 +106,7 @@ def ask(url: str, path: str = "chat/completions", *, key: str = TEST_KEY, **body
     fields = {"chat/completions": {"messages": []}, "completions": {"prompt": "Hi"}}
     asked = {"model": "m"} | fields.get(path, {"input": "Hi"}) | body
     return httpx.post(
-        f"{url}/{path}", json=asked, headers={"authorization": f"Bearer {key}"}, timeout=20, verify=False
+        f"{url}/{path}", json=asked, headers={"authorization": f"Bearer {key}"}, timeout=60, verify=False
     )
 
 

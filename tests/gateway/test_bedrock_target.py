@@ -106,7 +106,7 @@ def worker(
 @pytest.fixture
 def http(worker: GatewayProcess) -> Iterator[httpx.Client]:
     headers = {"authorization": f"Bearer {worker.key}"}
-    with httpx.Client(base_url=worker.url, headers=headers, timeout=20) as client:
+    with httpx.Client(base_url=worker.url, headers=headers, timeout=60) as client:
         yield client
     assert worker.process.poll() is None, worker.log
     assert "Traceback" not in worker.log, worker.log

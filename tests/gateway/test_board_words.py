@@ -63,7 +63,7 @@ async def workers(folder: Path) -> AsyncIterator[list[Worker]]:
 
 
 async def wait(workers: list[Worker], is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not is_so():
             for worker in workers:
                 worker.sweep()

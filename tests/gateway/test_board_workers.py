@@ -97,7 +97,7 @@ def test_the_load_of_a_worker_that_was_killed_is_gone(machine: Machine) -> None:
         second = machine.workers[1]
         second.until(lambda: machine.explain(1)["own"]["requests"] == 3)
         machine.workers[0].kill()
-        second.until(lambda: machine.explain(1)["own"]["requests"] == 0, 15)
+        second.until(lambda: machine.explain(1)["own"]["requests"] == 0)
         assert all(each.exception() is not None for each in asked)
 
 
@@ -112,10 +112,10 @@ def test_a_worker_that_does_not_speak_any_more_is_unknown(machine: Machine) -> N
         second.until(lambda: machine.explain(1)["own"]["requests"] == 3)
         os.kill(first.process.pid, signal.SIGSTOP)
         try:
-            second.until(lambda: machine.explain(1)["own"]["requests"] == 0, 8)
+            second.until(lambda: machine.explain(1)["own"]["requests"] == 0)
         finally:
             os.kill(first.process.pid, signal.SIGCONT)
-        second.until(lambda: machine.explain(1)["own"]["requests"] == 3, 6)
+        second.until(lambda: machine.explain(1)["own"]["requests"] == 3)
         assert {each.result().status_code for each in asked} == {200}
 
 
@@ -134,7 +134,7 @@ def test_h3_retry_after_holds_for_every_model_and_worker_of_the_account(machine:
     machine.workers[0].until(lambda: machine.ask(0).status_code == 200 and machine.count("busy") == 1)
     assert machine.explain(0)["busy"]["rejected"] == "busy"
     assert machine.explain(0, "n")["busy"]["rejected"] == "busy"
-    machine.workers[1].until(lambda: machine.explain(1)["busy"]["rejected"] == "busy", 10)
+    machine.workers[1].until(lambda: machine.explain(1)["busy"]["rejected"] == "busy")
     seen = machine.explain(1, "n")["busy"]
     assert seen["rejected"] == "busy"
     assert 20 < seen["retry_after_s"] <= 30
@@ -151,7 +151,7 @@ def test_h3_own_engines_have_each_their_own_quota_and_all_workers_leave_it_alone
     machine.start(make_route(busy, free), make_route(beside, free, model="n"))
     first, second = machine.workers
     first.until(lambda: machine.ask(0).status_code == 200 and machine.count("busy") == 1)
-    second.until(lambda: machine.explain(1)["busy"]["rejected"] == "busy", 10)
+    second.until(lambda: machine.explain(1)["busy"]["rejected"] == "busy")
     assert machine.explain(1, "n")["busy"]["rejected"] is None
     assert {machine.ask(1).status_code for _ in range(6)} == {200}
     assert machine.count("busy") == 1
@@ -170,13 +170,13 @@ def test_what_engines_say_reaches_every_worker_and_is_forgotten(machine: Machine
         machine.board.publish(
             EngineLoad(own.id, EngineState.COLD), EngineLoad(other.id, EngineState.READY, **full)
         )
-        worker.until(lambda number=number: machine.explain(number)["own"]["rejected"] == "cold", 5)
+        worker.until(lambda number=number: machine.explain(number)["own"]["rejected"] == "cold")
         assert machine.explain(number)["other"]["engine"]["waiting"] == 90
         assert machine.ask(number).status_code == 200
     assert machine.count("cloud") == 2
     # Each worker counts it at its own sweep.
-    machine.workers[0].until(lambda: machine.workers[0].metric("forebay_places", state="cold") == 2, 5)
-    machine.workers[0].until(lambda: machine.explain(0)["own"]["engine"] is None, 15)
+    machine.workers[0].until(lambda: machine.workers[0].metric("forebay_places", state="cold") == 2)
+    machine.workers[0].until(lambda: machine.explain(0)["own"]["engine"] is None)
     assert machine.explain(0)["own"]["rejected"] is None
 
 
@@ -208,7 +208,7 @@ def test_what_is_left_of_a_quota_spills_before_it_refuses(machine: Machine, stre
         return (seen["quota_used"] or 0) > 0.9 and (seen["used"] or 0) > 1.2
 
     for number, worker in enumerate(machine.workers):
-        worker.until(lambda number=number: is_scarce(number), 10)
+        worker.until(lambda number=number: is_scarce(number))
     asked = machine.count("first")
     assert {machine.ask(number % 2).status_code for number in range(10)} == {200}
     assert machine.count("first") == asked
@@ -230,13 +230,13 @@ def test_a_board_that_talks_rubbish_hurts_no_request(machine: Machine, rubbish: 
     listener = machine.stack.enter_context(socket.socket(socket.AF_UNIX))
     listener.bind(str(path))
     listener.listen(8)
-    listener.settimeout(10)
+    listener.settimeout(60)
     machine.start(make_route(own, cloud), workers=1, board=False)
     for _ in range(2):
         line, _ = listener.accept()
         line.sendall(rubbish)
         assert machine.ask(0).status_code == 200
-        line.settimeout(10)
+        line.settimeout(60)
         while line.recv(65536):
             pass
         line.close()
@@ -251,10 +251,10 @@ def test_rubbish_at_the_board_hurts_no_other_worker(machine: Machine) -> None:
     for rubbish in (b"\xff" * 100, struct.pack("<I", FRAME_MAX_BYTES + 1), struct.pack("<I", 3) + b"abc"):
         with socket.socket(socket.AF_UNIX) as line:
             line.connect(str(machine.board.path))
-            line.settimeout(10)
+            line.settimeout(60)
             line.sendall(rubbish)
             assert line.recv(100) == b""
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(machine.ask, 0) for _ in range(2)]
-        machine.workers[1].until(lambda: machine.explain(1)["own"]["requests"] == 2, 3)
+        machine.workers[1].until(lambda: machine.explain(1)["own"]["requests"] == 2)
         assert {each.result().status_code for each in asked} == {200}

@@ -296,7 +296,7 @@ def test_a_caller_that_does_not_read_stops_the_target(gateway: GatewayProcess, u
         while taken < 40 * MIB:
             taken += len(caller.read(MIB))
         assert gateway.rss_bytes < before + 16 * MIB
-    upstream.wait_closed(upstream.request, 1)
+    upstream.wait_closed(upstream.request)
 
 
 def test_a_slow_caller_gets_all_and_the_idle_timeout_is_not_the_targets(
@@ -335,7 +335,7 @@ def test_a_caller_that_never_reads_is_cut_at_the_total_timeout(
             200,
         )
         assert (record.tokens.output or 0) >= 1
-        upstream.wait_closed(upstream.request, 1)
+        upstream.wait_closed(upstream.request)
         gateway.wait_idle()
         body = caller.read_all().body
     assert body.rstrip().endswith(b"}}")

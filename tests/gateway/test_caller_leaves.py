@@ -17,7 +17,7 @@ from forebay.testing.gateway import GatewayProcess
 from forebay.testing.openai import chat_stream, completion_stream
 from forebay.testing.steps import Send, Stall, Step
 
-LEAVE_MAX_S = 1.0
+LEAVE_MAX_S = 8.0  #: a second where the machine is not busy with something else
 ASK: dict[str, dict[str, Any]] = {
     "chat/completions": {"model": "m", "messages": [{"role": "user", "content": "Count to a hundred."}]},
     "completions": {"model": "m", "prompt": "1, 2, 3,"},
@@ -123,7 +123,7 @@ def test_while_the_body_is_being_sent(
         caller.send(b"%x\r\n%b\r\n" % (len(body), body))
     else:
         caller.post("chat/completions", body + b" " * size, body_sent=len(body))
-    gateway.until(lambda: gateway.metric("forebay_requests_in_flight") == 1, 2)
+    gateway.until(lambda: gateway.metric("forebay_requests_in_flight") == 1)
     leave(caller)
     gateway.wait_idle(LEAVE_MAX_S)
     (record,) = gateway.records()[before:]
@@ -141,7 +141,7 @@ def test_while_the_gateway_connects(
     gateway.wait_idle()
     before = len(gateway.records())
     caller.post("chat/completions", ASK["chat/completions"] | {"model": "hole", "stream": stream})
-    gateway.until(lambda: gateway.metric("forebay_requests_in_flight") == 1, 2)
+    gateway.until(lambda: gateway.metric("forebay_requests_in_flight") == 1)
     leave(caller)
     gateway.wait_idle(LEAVE_MAX_S)
     (record,) = gateway.records()[before:]
@@ -255,7 +255,7 @@ def test_forty_at_once_leave_nothing_behind(gateway: GatewayProcess, upstream: S
             caller.post("chat/completions", ASK["chat/completions"] | {"stream": True})
         for caller in callers:
             caller.read_until(b"part2")
-    upstream.upstream.wait_until(lambda: upstream.upstream.connections_open == 0, 3.0)
+    upstream.upstream.wait_until(lambda: upstream.upstream.connections_open == 0)
     gateway.wait_idle()
     records = gateway.records()[before:]
     assert len(records) == 40

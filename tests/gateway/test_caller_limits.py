@@ -186,7 +186,7 @@ def test_a_caller_that_leaves_is_missed_also_while_nothing_is_read(
     request = upstream.wait_request()
     gateway.until(lambda: gateway.metric("forebay_memory_held_bytes") > AHEAD_MAX_BYTES)
     leave(caller)
-    upstream.wait_closed(request, 2)
+    upstream.wait_closed(request)
     gateway.wait_idle()
     gateway.until(lambda: gateway.metric("forebay_memory_held_bytes") == 0)
     assert len(upstream.requests) == 1
@@ -240,7 +240,7 @@ def test_connections_beyond_the_limit_are_told_so_and_do_not_pile_up(tmp_path: P
         assert late.read_all().status == 503
         assert late.reply.json()["error"]["code"] == "too_many_connections"
         assert callers[-1].read_all().status == 503
-        process.until(lambda: len(list(folder.iterdir())) <= before + 10 + TURNED_AWAY_MAX, 2)
+        process.until(lambda: len(list(folder.iterdir())) <= before + 10 + TURNED_AWAY_MAX)
         callers[0].send(b"GET /healthz HTTP/1.1\r\n\r\n")
         assert callers[0].read_all().status == 200
         callers[0].close()
@@ -252,4 +252,4 @@ def test_connections_beyond_the_limit_are_told_so_and_do_not_pile_up(tmp_path: P
                 return caller.read_all().status == 200
             return False
 
-        process.until(is_served, 1)
+        process.until(is_served)

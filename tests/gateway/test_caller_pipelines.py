@@ -121,7 +121,7 @@ def test_a_caller_that_leaves_a_pipeline_ends_all_of_it(gateway: GatewayProcess,
     with RawCaller(gateway.port) as caller:
         caller.send(WHOLE * 3)
         request = upstream.wait_request()
-    upstream.wait_closed(request, 1)
+    upstream.wait_closed(request)
     gateway.wait_idle()
     assert len(upstream.requests) == 1
 

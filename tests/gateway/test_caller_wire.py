@@ -254,7 +254,7 @@ def test_half_a_close_is_a_leave(gateway: GatewayProcess, upstream: Stage) -> No
         caller.send(WHOLE)
         request = upstream.wait_request()
         caller.socket.shutdown(1)
-        upstream.wait_closed(request, 1)
+        upstream.wait_closed(request)
     record = gateway.wait_record(request.header("x-request-id") or "")
     assert record.outcome is Outcome.ABANDONED
 

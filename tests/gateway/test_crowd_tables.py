@@ -64,7 +64,7 @@ def test_who_waits_leaves_places_alone_that_serve_less(scene: Scene, replicas: i
             held = [asyncio.create_task(scene.ask(client)) for _ in range(12)]
             await scene.until_waiting(12 - 3 * replicas)
             write(scene, route, 1)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while (await scene.ask(client, x_forebay_debug="route")).json()["candidates"][0]["used"] < 2:
                     await asyncio.sleep(0.02)  # until the table is in force
             for place in places:

@@ -139,7 +139,7 @@ async def world(folder: Path) -> AsyncIterator[World]:
 
 def run(test: Callable[[World], Awaitable[None]], folder: Path) -> None:
     async def inside() -> None:
-        async with asyncio.timeout(10), world(folder) as made:
+        async with asyncio.timeout(60), world(folder) as made:
             await test(made)
 
     asyncio.run(inside())

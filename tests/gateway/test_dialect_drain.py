@@ -37,7 +37,7 @@ def test_a_stream_that_a_drain_cuts_is_told_so(caller: str, target: str, tmp_pat
             url, headers = f"{worker.url}/{PATHS[caller]}", {"authorization": f"Bearer {worker.key}"}
             seen = b""
             body = build_body(caller, "m", stream=True)
-            with httpx.stream("POST", url, json=body, headers=headers, timeout=20) as answer:
+            with httpx.stream("POST", url, json=body, headers=headers, timeout=60) as answer:
                 for data in answer.iter_raw():
                     if not seen:
                         worker.terminate()
@@ -61,8 +61,8 @@ def test_an_answer_that_is_too_large(caller: str, target: str, tmp_path: Path) -
     with ThreadedUpstream(answer) as upstream:
         with start(target, tmp_path, upstream.url, answer_max_bytes=100_000) as worker:
             url, headers = f"{worker.url}/{PATHS[caller]}", {"authorization": f"Bearer {worker.key}"}
-            told = httpx.post(url, json=build_body(caller, "m"), headers=headers, timeout=20)
-            streamed = httpx.post(url, json=build_body(caller, "m", stream=True), headers=headers, timeout=20)
+            told = httpx.post(url, json=build_body(caller, "m"), headers=headers, timeout=60)
+            streamed = httpx.post(url, json=build_body(caller, "m", stream=True), headers=headers, timeout=60)
             record = worker.wait_record(told.headers["x-request-id"])
             assert worker.get("/healthz")[0] == 200
     assert (told.status_code, record.error) == (502, "upstream_answer_too_large")
@@ -80,7 +80,7 @@ def test_no_room_for_the_translation(caller: str, target: str, tmp_path: Path) -
     with ThreadedUpstream(answer) as upstream:
         with start(target, tmp_path, upstream.url, memory_max_bytes=500_000) as worker:
             url, headers = f"{worker.url}/{PATHS[caller]}", {"authorization": f"Bearer {worker.key}"}
-            told = httpx.post(url, json=body, headers=headers, timeout=20)
+            told = httpx.post(url, json=body, headers=headers, timeout=60)
             worker.wait_idle()
             assert worker.metric("forebay_memory_held_bytes") == 0
     if caller == target:

@@ -193,7 +193,7 @@ def test_a_target_of_another_dialect_answers_where_the_first_fails(
     stages["anthropic"].answer = claude.well_behaved("There.")
     stages["openai"].answer = gpt.well_behaved("Here.")
     # After a refusal the first is left alone for a while: until it is asked again.
-    callers.worker.until(lambda: callers.ask(caller, "mixed", stream=stream).text == "There.", 20)
+    callers.worker.until(lambda: callers.ask(caller, "mixed", stream=stream).text == "There.")
     stages["anthropic"].answer = claude.error_answer(529, "overloaded_error", "Overloaded")
     said = callers.ask(caller, "mixed", stream=stream)
     assert said.text == "Here."
@@ -286,7 +286,7 @@ def test_a_caller_that_leaves_is_charged_what_it_saw(
             seen += data
             if seen.count(b"data: ") >= 12:
                 break
-    stages[target].wait_closed(stages[target].wait_request(), 1.5)
+    stages[target].wait_closed(stages[target].wait_request())
     record = callers.worker.wait_record(answer.headers["x-request-id"])
     assert (record.status, record.outcome) == (499, Outcome.ABANDONED)
     assert record.usage_source is UsageSource.ESTIMATED
@@ -302,7 +302,7 @@ def test_a_caller_that_leaves_a_whole_answer(
     stages[target].answer = [Stall()]
     with pytest.raises(httpx.ReadTimeout):
         callers.http.post(PATHS[caller], json=build_body(caller, target), timeout=0.3)
-    stages[target].wait_closed(stages[target].wait_request(), 1.5)
+    stages[target].wait_closed(stages[target].wait_request())
     callers.worker.wait_idle()
 
 

@@ -110,7 +110,7 @@ def test_a_caller_that_never_stops_to_ask_cannot_keep_a_worker(tmp_path: Path, u
         begun = time.monotonic()
         worker.terminate()
         assert worker.wait() == 0
-        assert 1.4 < time.monotonic() - begun < 1.5 + 5
+        assert 1.4 < time.monotonic() - begun < 1.5 + 20
         asking.result()
         assert times[-1] - begun > 1.2, "it is served up to the deadline"
         ids = {record.request_id for record in worker.records()}

@@ -88,7 +88,7 @@ def test_O3_a_picture_that_is_named_is_not_fetched(
                 f"{gateway.url}/{path}",
                 json={**body, "model": model, "stream": bool(number % 2)},
                 headers={"authorization": f"Bearer {TEST_KEY}"},
-                timeout=20,
+                timeout=60,
             )
             assert answer.status_code == 400, answer.text
             sent = targets.requests[before:]

@@ -82,7 +82,7 @@ def test_L1_slots_come_back_from_callers_that_leave(
             request = upstream.wait_request(number)
             if moment == "in mid stream":
                 caller.read_until(b'"b"')
-        upstream.wait_closed(request, 5)
+        upstream.wait_closed(request)
     upstream.answer = good
     scene.gateway.until(lambda: ask(scene.url, key=key).status_code == 200)
     scene.wait_left(owner, places=2)
@@ -122,7 +122,7 @@ def test_L2_parallel_requests_do_not_exceed_a_limit_whatever_the_processes(
     with ThreadedUpstream(answer) as upstream, Authority(tmp_path, (limit,)) as authority:
         with workers(tmp_path, processes, upstream.url, (limit,)) as started, ThreadPoolExecutor(1) as pool:
             asked = pool.submit(ask_many, started[0].url, 20, path, stream=stream, **prompt)
-            upstream.wait_requests(1, 15)
+            upstream.wait_requests(1)
             with suppress(TimeoutError):  # what is asserted below says more
                 started[0].until(lambda: len(started[0].records()) >= 19, 30)
             gate.open()

@@ -35,7 +35,7 @@ def budget(fleet: Fleet, *routes: Any, share: float, least: float, explains: boo
     table = RouteTable(routes=tuple(made), retry_budget=share, retry_budget_min_per_s=least)
     before = fleet.gateway.snapshot
     fleet.gateway.write_snapshot(msgspec.structs.replace(before, table=table, price_book="changed"))
-    fleet.gateway.until(lambda: "changed" in str(fleet.ask() and fleet.gateway.records()[-1].prices), 10)
+    fleet.gateway.until(lambda: "changed" in str(fleet.ask() and fleet.gateway.records()[-1].prices))
 
 
 # --- H4 -----------------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def test_H1_a_caller_that_leaves_ends_the_attempt_that_runs_and_begins_no_other(
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{fleet.gateway.url}/chat/completions", json=body, headers=HEADERS, timeout=1.0)
     silent = fleet.upstreams["silent"]
-    silent.wait_until(lambda: silent.connections[0].closed_by_peer_at_s is not None, 5)
+    silent.wait_until(lambda: silent.connections[0].closed_by_peer_at_s is not None)
     record = fleet.gateway.wait_for(lambda each: each.status == 499)
     assert (record.outcome, record.attempts) == (Outcome.ABANDONED, 2)
     assert fleet.count() == {"ill": 1, "silent": 1, "well": 0}

@@ -42,7 +42,7 @@ def test_S1_a_caller_that_leaves_after_five_chunks_is_charged_and_releases_all(
         caller.post(path, asked, headers=(f"authorization: Bearer fb-test-of-{owner}",))
         caller.read_until(b"part4")
         leave(caller)
-        upstream.wait_closed(upstream.request, 1.0)
+        upstream.wait_closed(upstream.request)
         record = scene.gateway.wait_record(caller.reply.id)
     assert (record.status, record.outcome, record.usage_source) == (
         499,

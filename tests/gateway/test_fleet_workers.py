@@ -57,12 +57,12 @@ class SharedAuthority(Authority):
             self.server.close()
             await asyncio.wait(self.shared._tasks)
 
-        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(60)
         super().__exit__()
 
     def left(self) -> dict[str, int]:
         fetch = self.server.fetch_standings()
-        found = asyncio.run_coroutine_threadsafe(fetch, self._loop).result(10)
+        found = asyncio.run_coroutine_threadsafe(fetch, self._loop).result(60)
         return {each.limit.id: each.left for each in found}
 
 

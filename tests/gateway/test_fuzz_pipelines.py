@@ -124,7 +124,7 @@ def rude_target(seed: int) -> Iterator[RudeTarget]:
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(60)
         yield target
     finally:
         loop.call_soon_threadsafe(over.set)
@@ -149,7 +149,7 @@ class RudeCaller:
                 if self._luck.random() < 0.2:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 sock.connect(("127.0.0.1", self._port))
-                sock.settimeout(20)
+                sock.settimeout(60)
                 self._use(sock, count)
 
     def _use(self, sock: socket.socket, count: int) -> None:

@@ -82,7 +82,7 @@ class Scene:
         gateway = self.fleet.gateway
         table = RouteTable(routes=(route,), retry_budget=share, retry_budget_min_per_s=0.0)
         gateway.write_snapshot(msgspec.structs.replace(gateway.snapshot, table=table, price_book="b"))
-        gateway.until(lambda: self.fleet.ask() and self.records()[-1].prices == "b", 10)
+        gateway.until(lambda: self.fleet.ask() and self.records()[-1].prices == "b")
 
     def records(self) -> list[Finished]:
         return [each for each in self.fleet.gateway.records() if each.target]
@@ -101,7 +101,7 @@ class Scene:
     def enqueue(self, number: int, script: Script) -> None:
         self.fleet.upstreams[f"p{number}"].enqueue(script)
 
-    def wait_closed(self, number: int, within_s: float = 1.0) -> None:
+    def wait_closed(self, number: int, within_s: float = 10.0) -> None:
         """The gateway has let the place's last request go."""
         upstream = self.fleet.upstreams[f"p{number}"]
         record = upstream.connections[upstream.requests[-1].connection]
@@ -111,9 +111,7 @@ class Scene:
         """The gateway has counted an attempt there as failed."""
         name = f"p{number}#0"
         metric = self.fleet.gateway.metric
-        self.fleet.gateway.until(
-            lambda: metric("forebay_attempts_total", target=name, result="failed") == 1, 10
-        )
+        self.fleet.gateway.until(lambda: metric("forebay_attempts_total", target=name, result="failed") == 1)
 
     def assert_closed(self) -> None:
         """Nothing is in flight any more, by any count."""

@@ -253,7 +253,7 @@ def test_a_timeout_of_the_first_token_hands_over_during_keep_alives(
         reply = caller.read_all()
     assert COMMENT in reply.body
     assert b": x-forebay-attempts: 2\n\n" in reply.body
-    upstream.wait_closed(upstream.requests[-1], 1)
+    upstream.wait_closed(upstream.requests[-1])
 
 
 # --- callers ------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_a_caller_that_leaves_during_a_silence_frees_the_target(
     with calling(quiet, "chat/completions", CHAT) as caller:
         caller.read_until(COMMENT)
         request_id = caller.reply.id
-    upstream.wait_closed(upstream.request, 1)
+    upstream.wait_closed(upstream.request)
     record = quiet.wait_record(request_id)
     assert (record.outcome, record.status) == (Outcome.ABANDONED, 499)
 

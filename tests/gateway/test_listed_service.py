@@ -71,7 +71,7 @@ class Caller:
     def ask_for(self, seconds: float, per_s: float) -> list[httpx.Response]:
         """At a rate, whatever becomes of them."""
         begun = time.monotonic()
-        with ThreadPoolExecutor(16) as pool:
+        with ThreadPoolExecutor(8) as pool:
             found = []
             for number in range(int(seconds * per_s)):
                 time.sleep(max(0.0, begun + number / per_s - time.monotonic()))
@@ -186,7 +186,7 @@ def test_a_refusal_with_a_time_leaves_the_first_alone_for_so_long_in_every_worke
     machine.start(listed("m", first, second), workers=2)
     said = time.monotonic()
     assert machine.ask(0).headers["x-forebay-attempts"] == "2"
-    machine.workers[1].until(lambda: machine.explain(1)["first"]["rejected"] == "busy", 1.5)
+    machine.workers[1].until(lambda: machine.explain(1)["first"]["rejected"] == "busy")
     ill.answer = well_behaved("Hi")
     caller = Caller(machine, "m")
     number = 0
@@ -226,7 +226,7 @@ def test_what_an_engine_says_counts(machine: Machine) -> None:
     first, second = machine.add("first", well_behaved("Hi")), machine.add("second", well_behaved("Hi"))
     machine.start(listed("m", first, second), workers=1)
     machine.board.publish(EngineLoad(target_id=first.id, state=EngineState.COLD))
-    machine.workers[0].until(lambda: machine.explain(0)["first"]["rejected"] == "cold", 4)
+    machine.workers[0].until(lambda: machine.explain(0)["first"]["rejected"] == "cold")
     machine.ask(0)
     assert (machine.count("first"), machine.count("second")) == (0, 1)
 

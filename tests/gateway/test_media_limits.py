@@ -64,7 +64,7 @@ def hear(worker: GatewayProcess, key: str, seconds: float = 1, **fields: str) ->
     form: Any = {"model": (None, "m"), "file": ("a.wav", wav(seconds))}
     form |= {name: (None, value) for name, value in fields.items()}
     headers = {"authorization": f"Bearer {key}"}
-    return httpx.post(f"{worker.url}/audio/transcriptions", files=form, headers=headers, timeout=20)
+    return httpx.post(f"{worker.url}/audio/transcriptions", files=form, headers=headers, timeout=60)
 
 
 def test_requests(worker: tuple[GatewayProcess, Authority], upstream: ThreadedUpstream) -> None:
@@ -96,7 +96,7 @@ def test_at_once(worker: tuple[GatewayProcess, Authority], upstream: ThreadedUps
     SERVER.usage, SERVER.gate = None, Gate()
     asked, seen = {"model": "m", "voice": "a", "input": "x"}, len(upstream.requests)
     headers = {"authorization": "Bearer fb-at-once"}
-    with httpx.Client(base_url=process.url, headers=headers, timeout=20) as client:
+    with httpx.Client(base_url=process.url, headers=headers, timeout=60) as client:
         first: list[httpx.Response] = []
         thread = threading.Thread(target=lambda: first.append(client.post("/audio/speech", json=asked)))
         thread.start()
@@ -119,7 +119,7 @@ def test_rights_of_a_key(upstream: ThreadedUpstream, tmp_path: Path) -> None:
     )
     with GatewayProcess([make_route("m", upstream.url)], folder=tmp_path, keys=[bounded]) as process:
         headers = {"authorization": "Bearer fb-bounded"}
-        with httpx.Client(base_url=process.url, headers=headers, timeout=20) as client:
+        with httpx.Client(base_url=process.url, headers=headers, timeout=60) as client:
             assert hear(process, "fb-bounded").json()["error"]["code"] == "endpoint_not_allowed"
             said = client.post("/audio/speech", json={"model": "m", "voice": "a", "input": "short"})
             assert said.status_code == 200  # no such request can say how long its answer is to be

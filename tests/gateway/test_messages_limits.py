@@ -65,7 +65,7 @@ def bounded(upstream: ThreadedUpstream, tmp_path_factory: pytest.TempPathFactory
 
 def ask(worker: GatewayProcess, model: str, **more: Any) -> httpx.Response:
     body = {key: value for key, value in (ASKED | {"model": model} | more).items() if value is not None}
-    return httpx.post(f"{worker.url}/messages", json=body, headers={"x-api-key": BOUNDED}, timeout=20)
+    return httpx.post(f"{worker.url}/messages", json=body, headers={"x-api-key": BOUNDED}, timeout=60)
 
 
 @targets

@@ -19,7 +19,7 @@ LAYOUT = compute_layout(RouteTable(routes=tuple(make_route(f"m{n}", "http://a/v1
 def run(test: Callable[[MetricsPage, Cells], Awaitable[None]], folder: Path) -> None:
     async def inside() -> None:
         cells = Cells(folder, "w0", LAYOUT)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await test(MetricsPage(folder), cells)
         cells.close()
 

@@ -99,8 +99,8 @@ def post(origin: str, key: str, name: str, call: str) -> httpx.Response:
     headers = {"authorization": f"Bearer {key}"}
     if endpoint in FORMS:
         files = {"file" if "audio" in endpoint else "image": ("a", b"RIFF" * 999, "application/octet-stream")}
-        return httpx.post(origin + path, data={"model": model}, files=files, headers=headers, timeout=20)
-    return httpx.post(origin + path, json={"model": model, **body}, headers=headers, timeout=20)
+        return httpx.post(origin + path, data={"model": model}, files=files, headers=headers, timeout=60)
+    return httpx.post(origin + path, json={"model": model, **body}, headers=headers, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_whatever_a_mirror_does_a_request_is_as_without_it(
 
 
 def find_copy(worker: GatewayProcess, request_id: str) -> Finished:
-    return worker.wait_for(lambda record: record.mirror_of == request_id, 10)
+    return worker.wait_for(lambda record: record.mirror_of == request_id)
 
 
 @pytest.mark.parametrize("call", CALLS)

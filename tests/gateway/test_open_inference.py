@@ -214,7 +214,7 @@ def test_a_caller_that_leaves_is_not_asked_for_any_more(worker: GatewayProcess, 
     with RawCaller(worker.port) as caller:
         caller.send(f"GET /v2/models/single HTTP/1.1\r\nauthorization: Bearer {worker.key}\r\n\r\n".encode())
         request = upstream.wait_request()
-    upstream.wait_closed(request, 1.0)
+    upstream.wait_closed(request)
 
 
 def test_keys_hear_of_their_own_models_alone(worker: GatewayProcess, upstream: Stage) -> None:

@@ -264,14 +264,14 @@ def test_a_client_that_gives_up_lets_the_target_go(official: openai.OpenAI, upst
     upstream.answer = [Stall()]
     with pytest.raises(openai.APITimeoutError):
         official.with_options(timeout=0.2).chat.completions.create(model="m", messages=MESSAGES)
-    upstream.wait_closed(upstream.request, 1)
+    upstream.wait_closed(upstream.request)
 
 
 def test_a_client_that_closes_its_stream_lets_the_target_go(official: openai.OpenAI, upstream: Stage) -> None:
     upstream.answer = [*sse_head(), *map(chunk, chat_stream()[:2]), Stall()]
     with official.chat.completions.create(model="m", messages=MESSAGES, stream=True) as stream:
         next(iter(stream))
-    upstream.wait_closed(upstream.request, 1)
+    upstream.wait_closed(upstream.request)
 
 
 def test_the_asynchronous_client_sees_the_same(gateway: GatewayProcess, upstream: Stage) -> None:
@@ -305,4 +305,4 @@ def test_the_asynchronous_client_sees_the_same(gateway: GatewayProcess, upstream
                 await task
 
     asyncio.run(run())
-    upstream.wait_closed(upstream.requests[-1], 1)
+    upstream.wait_closed(upstream.requests[-1])

@@ -113,7 +113,7 @@ def test_an_authority_that_is_killed_and_comes_back_has_forgotten_nothing(tmp_pa
         served = 10 + away.count(200)
         # Each worker goes on with its part of what it last heard to be left, which may be more than there is.
         assert served <= 10 + 25 + 2
-        started[0].until(lambda: ask(url).status_code == 429 or served == 25, 10)
+        started[0].until(lambda: ask(url).status_code == 429 or served == 25)
         total = len(upstream.requests)
         assert total <= max(served, 25) + 2, "what was let in meanwhile counts"
         assert [answer.status_code for answer in ask_many(url, 20)].count(200) <= max(0, 25 - total)

@@ -68,7 +68,7 @@ class Stage:
             routes=(route,), attempts_max=ATTEMPTS_MAX, retry_budget=SHARE, retry_budget_min_per_s=LEAST
         )
         gateway.write_snapshot(msgspec.structs.replace(gateway.snapshot, table=table, price_book="b"))
-        gateway.until(lambda: self.fleet.ask() and self.records()[-1].prices == "b", 20)
+        gateway.until(lambda: self.fleet.ask() and self.records()[-1].prices == "b")
         self.begun_s = time.monotonic()
         self.client = stack.enter_context(httpx.Client(headers=HEADERS, timeout=30))
 

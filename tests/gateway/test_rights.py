@@ -89,7 +89,7 @@ def gateway(upstream: ThreadedUpstream, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture
 def client(gateway: GatewayProcess, upstream: ThreadedUpstream) -> Iterator[httpx.Client]:
     upstream.requests.clear()
-    with httpx.Client(base_url=gateway.url, timeout=20) as client:
+    with httpx.Client(base_url=gateway.url, timeout=60) as client:
         yield client
     assert "Traceback" not in gateway.log
 
@@ -249,7 +249,7 @@ def test_a_key_opens_until_its_time_is_over_also_where_it_is_known_already(
         ends_ns = time.time_ns() + 2 * SECOND_NS
         keys = (make_entry("fb-brief", expires_ns=ends_ns), make_entry("fb-over", expires_ns=time.time_ns()))
         gateway.write_snapshot(Snapshot(table=gateway.snapshot.table, keys=keys))
-        with httpx.Client(base_url=gateway.url, timeout=20) as client:
+        with httpx.Client(base_url=gateway.url, timeout=60) as client:
             gateway.until(lambda: ask(client, "fb-brief").status_code == 200)
             over = ask(client, "fb-over")
             assert (over.status_code, error_of(over)["code"]) == (401, "invalid_api_key")

@@ -91,7 +91,7 @@ def speak(dialect: str, extra: dict[str, Any]) -> Any:
 def ask(worker: GatewayProcess, path: str, model: str, stream: bool) -> httpx.Response:
     headers = {"authorization": f"Bearer {worker.key}"}
     body = BODIES[path] | {"model": model} | ({"stream": True} if stream else {})
-    answer = httpx.post(f"{worker.url}/{path}", json=body, headers=headers, timeout=20)
+    answer = httpx.post(f"{worker.url}/{path}", json=body, headers=headers, timeout=60)
     assert answer.status_code == 200, answer.text
     return answer
 
@@ -126,7 +126,7 @@ def test_a_count_of_tokens_costs_nothing_whatever_rules_say(ruled: GatewayProces
     upstream.answer = speak("anthropic", EXTRA)
     headers = {"authorization": f"Bearer {ruled.key}"}
     body = {"model": "anthropic", "messages": BODIES["messages"]["messages"]}
-    answer = httpx.post(f"{ruled.url}/messages/count_tokens", json=body, headers=headers, timeout=20)
+    answer = httpx.post(f"{ruled.url}/messages/count_tokens", json=body, headers=headers, timeout=60)
     assert answer.json() == {"input_tokens": 42}
     record = ruled.wait_record(answer.headers["x-request-id"])
     assert (record.tokens.input_total, record.tokens.output_total, record.units) == (0, 0, ())

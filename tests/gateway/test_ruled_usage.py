@@ -48,7 +48,7 @@ def answer_with(stage: Stage, stream: bool, usage: dict[str, Any] | None, **more
 def ask(gateway: GatewayProcess, stream: bool, model: str = "ruled") -> httpx.Response:
     headers = {"authorization": f"Bearer {gateway.key}"}
     body = ASK | {"model": model} | ({"stream": True} if stream else {})
-    answer = httpx.post(f"{gateway.url}/chat/completions", json=body, headers=headers, timeout=20)
+    answer = httpx.post(f"{gateway.url}/chat/completions", json=body, headers=headers, timeout=60)
     assert answer.status_code == 200
     return answer
 

@@ -222,7 +222,7 @@ def test_a_user_needs_no_more_commands_than_the_docs_name(client: "redis.Redis")
         authority.set_limits((MONTH, PLACES))
         authority.start(Nobody())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not authority.is_there:
                     assert "permission" not in authority.trouble
                     await asyncio.sleep(0.02)

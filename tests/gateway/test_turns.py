@@ -18,7 +18,7 @@ LEASES = [
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def inside() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await test()
 
     asyncio.run(inside())

@@ -260,7 +260,7 @@ def test_more_room_is_seen_when_the_limit_is_changed() -> None:
             wider = (Limit(id="place", owner="project t/p", measure=Measure.CONCURRENT, amount=4),)
             made.server.set_limits(wider)
             made.quota.set_limits(wider, WhenAway.SHARE, 1)
-            await asyncio.wait_for(asyncio.gather(*waiting), 5)
+            await asyncio.wait_for(asyncio.gather(*waiting), 30)
 
     run(test)
 

@@ -94,7 +94,7 @@ class Stage:
 
     def wait_waiting(self, count: int) -> None:
         self._waiting = count
-        self.worker.until(lambda: self.worker.metric("forebay_waiting") == count, 10)
+        self.worker.until(lambda: self.worker.metric("forebay_waiting") == count)
 
 
 @contextmanager
@@ -134,18 +134,18 @@ def held(folder: Path, *limits: Limit, **settings: Any) -> Iterator[tuple[Stage,
     with ThreadedUpstream(answers) as upstream, stage(folder, upstream.url, *limits, **settings) as made:
         try:
             first = made.start("standard", None, "holder")
-            upstream.wait_requests(1, 10)
+            upstream.wait_requests(1)
             yield made, answers, upstream
         finally:
             for gate in answers.gates:
                 gate.open()
-            assert first.result(10)
+            assert first.result(60)
 
 
 def serve_all(answers: Held, upstream: ThreadedUpstream, count: int) -> list[str]:
     """Lets one answer after the other come; the order of their requests."""
     for number in range(count):
-        upstream.wait_requests(number + 1, 10)
+        upstream.wait_requests(number + 1)
         answers.gates[number].open()
     return answers.order
 
@@ -160,7 +160,7 @@ def test_places_go_by_class_and_evenly_between_two_keys(tmp_path: Path) -> None:
         assert order[2:4] == ["many 0", "one"], "one does not wait for many"
         assert [name for name in order if name.startswith("many")] == [f"many {n}" for n in range(5)]
         assert "batch" in order[4:], "behind the others, and not for ever"
-        answered = [each.result(10) for each in started]
+        answered = [each.result(60) for each in started]
         assert {answer.status_code for answer in answered} == {200}
         assert all(int(answer.headers["x-forebay-waited-ms"]) > 0 for answer in answered)
         metric = made.worker.metric
@@ -197,10 +197,10 @@ def test_a_wait_that_would_be_too_long_is_not_begun(tmp_path: Path) -> None:
     with ThreadedUpstream(answers) as upstream, stage(tmp_path, upstream.url, HOUR) as made:
         started = [made.start("standard") for _ in range(4)]
         serve_all(answers, upstream, 4)
-        assert {one.result(10).status_code for one in started} == {200}
+        assert {one.result(60).status_code for one in started} == {200}
         begun = time.monotonic()
         answer = made.ask("standard", "29")
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 15
         assert answer.status_code == 429
         assert "it may wait no longer than 29 s" in answer.json()["error"]["message"]
         assert 800 < int(answer.headers["retry-after"]) <= 900, "four an hour"
@@ -218,7 +218,7 @@ def test_a_class_may_wait_without_a_header_and_the_line_is_bounded(tmp_path: Pat
         assert full.status_code == 429
         assert "2 requests wait already (limits.queue.requests_max)" in full.json()["error"]["message"]
         serve_all(answers, upstream, 3)
-        assert waiting.result(10).status_code == waiting_too.result(10).status_code == 200
+        assert waiting.result(60).status_code == waiting_too.result(60).status_code == 200
 
 
 def test_a_caller_that_leaves_the_line_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -242,8 +242,8 @@ def test_a_caller_that_leaves_the_line_leaves_nothing_behind(tmp_path: Path) -> 
         made.worker.until(lambda: made.worker.metric("forebay_memory_held_bytes") < memory + 1000)
         after = made.start_waiting("standard", text="after")
         assert serve_all(answers, upstream, 2) == ["holder", "after"]
-        assert after.result(10).status_code == 200
-        made.worker.until(lambda: made.authority.left()["place"] == 1, 10)
+        assert after.result(60).status_code == 200
+        made.worker.until(lambda: made.authority.left()["place"] == 1)
 
 
 def test_a_drain_tells_those_that_wait_at_once_and_lets_the_others_end(tmp_path: Path) -> None:
@@ -251,14 +251,14 @@ def test_a_drain_tells_those_that_wait_at_once_and_lets_the_others_end(tmp_path:
         waiting = [made.start_waiting("many") for _ in range(4)]
         begun = time.monotonic()
         made.worker.process.send_signal(signal.SIGTERM)
-        told = [each.result(10) for each in waiting]
-        assert time.monotonic() - begun < 5
+        told = [each.result(60) for each in waiting]
+        assert time.monotonic() - begun < 15
         for answer in told:
             assert answer.status_code == 503
             assert answer.json()["error"]["code"] == "gateway_draining"
             assert answer.headers["retry-after"] == "1"
         answers.gates[0].open()
-        assert made.worker.wait(20) == 0
+        assert made.worker.wait() == 0
 
 
 @pytest.mark.parametrize("when_away", list(WhenAway))
@@ -269,23 +269,23 @@ def test_a_control_plane_that_is_killed_ends_or_moves_each_wait(tmp_path: Path, 
         if when_away is WhenAway.SHARE:
             serve_all(answers, upstream, 4)
         elif when_away is WhenAway.OPEN:
-            upstream.wait_requests(4, 10)
+            upstream.wait_requests(4)
             for gate in answers.gates:
                 gate.open()
         wanted = 503 if when_away is WhenAway.CLOSED else 200
-        assert {each.result(20).status_code for each in waiting} == {wanted}
+        assert {each.result(60).status_code for each in waiting} == {wanted}
         made.start_authority()
-        made.worker.until(lambda: made.worker.metric("forebay_waiting") == 0, 10)
+        made.worker.until(lambda: made.worker.metric("forebay_waiting") == 0)
 
 
 def test_a_limit_that_is_taken_out_frees_those_that_wait_for_it(tmp_path: Path) -> None:
     with held(tmp_path, PLACE) as (made, answers, upstream):
         waiting = [made.start_waiting("many") for _ in range(3)]
         made.worker.write_snapshot(msgspec.structs.replace(made.worker.snapshot, quotas=()))
-        upstream.wait_requests(4, 10)
+        upstream.wait_requests(4)
         for gate in answers.gates:
             gate.open()
-        assert {each.result(10).status_code for each in waiting} == {200}
+        assert {each.result(60).status_code for each in waiting} == {200}
 
 
 def test_over_several_workers_the_limit_holds_and_all_that_wait_are_served(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_over_several_workers_the_limit_holds_and_all_that_wait_are_served(tmp_p
     with ThreadedUpstream(answer) as upstream, stage(tmp_path, upstream.url, RATE, count=3) as made:
         begun = time.monotonic()
         started = [made.start(PRIORITIES[number % 3], "30") for number in range(80)]
-        answered = [each.result(40) for each in started]
+        answered = [each.result(60) for each in started]
         passed = time.monotonic() - begun
         assert {each.status_code for each in answered} == {200}
         assert passed >= 2.9, "twenty at once, sixty at twenty a second"

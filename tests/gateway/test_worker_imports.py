@@ -84,4 +84,4 @@ def test_a_worker_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None
     assert done.returncode == 2
     assert done.stderr.startswith("worker 3 can't start: ")
     assert done.stderr.count("\n") == 1
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30

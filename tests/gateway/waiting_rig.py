@@ -179,7 +179,7 @@ async def stage(
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def inside() -> None:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             await test()
 
     asyncio.run(inside())

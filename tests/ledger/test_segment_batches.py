@@ -131,7 +131,7 @@ def test_a_limit_on_file_size_moves_the_writer_to_the_next_file(
         capture_output=True,
         text=True,
         check=True,
-        timeout=20,
+        timeout=60,
     )
     lines = run.stdout.splitlines()
     assert [int(line) for line in lines if line.isdigit()] == list(range(200))

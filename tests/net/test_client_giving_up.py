@@ -37,7 +37,7 @@ def test_a_cancelled_exchange_closes_its_connection(script: list, whole: bool, l
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 assert (origin.open_connections, origin.idle_connections, len(client.active)) == (0, 0, 0)
-                await upstream.wait_until(lambda: upstream.connections_open == 0, 1.0)
+                await upstream.wait_until(lambda: upstream.connections_open == 0)
                 assert all(connection.closed_by_peer_at_s for connection in upstream.connections)
 
     run(scenario, loop_name)
@@ -73,7 +73,7 @@ def test_a_connect_that_is_cancelled_at_any_moment_leaves_nothing_open(loop_name
                         await asyncio.gather(connecting, return_exceptions=True)
                     assert origin.open_connections == 0
                 assert await ask(origin) == (200, b"x")
-                await upstream.wait_until(lambda: upstream.connections_open == 1, 1.0)
+                await upstream.wait_until(lambda: upstream.connections_open == 1)
 
     run(scenario, loop_name)
 
@@ -88,7 +88,7 @@ def test_an_aborted_exchange_wakes_whoever_waits_for_it(loop_name: str) -> None:
             await wire.read_request()
             connection.abort()
             with pytest.raises(UpstreamReset):
-                await asyncio.wait_for(waiting, 1)
+                await asyncio.wait_for(waiting, 30)
             with pytest.raises(UpstreamReset):
                 await connection.all()
             await wire.read_end()
@@ -148,7 +148,7 @@ def test_a_closed_client_lets_nobody_wait_and_opens_nothing(loop_name: str) -> N
             await turn()
             r.client.close()
             with pytest.raises(Draining):
-                await asyncio.wait_for(waiting, 1)
+                await asyncio.wait_for(waiting, 30)
             connection.release()
             unused.release()
             assert (r.origin.open_connections, r.origin.idle_connections) == (0, 0)

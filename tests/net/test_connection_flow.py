@@ -325,7 +325,7 @@ def test_a_body_that_fails_fails_the_request_and_the_connection() -> None:
                     await send_stream(connection, body())
                 connection.release()
                 assert origin.open_connections == 0
-                await upstream.wait_until(lambda: upstream.connections_open == 0, 1)
+                await upstream.wait_until(lambda: upstream.connections_open == 0)
                 assert not any(request.complete for request in upstream.requests)
 
     run(scenario)

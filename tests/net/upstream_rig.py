@@ -29,7 +29,7 @@ FACTORIES = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 both_loops = pytest.mark.parametrize("loop_name", list(FACTORIES))
 
 
-def run(scenario: Callable[[], Awaitable[None]], loop_name: str = "uvloop", timeout_s: float = 20.0) -> None:
+def run(scenario: Callable[[], Awaitable[None]], loop_name: str = "uvloop", timeout_s: float = 60.0) -> None:
     """Run a scenario on an event loop of that kind, but not for ever; what the loop complained of fails."""
     complaints: list[str] = []
 
@@ -51,7 +51,7 @@ async def turn(times: int = 3) -> None:
         await asyncio.sleep(0)
 
 
-async def until(is_true: Callable[[], bool], timeout_s: float = 5.0) -> None:
+async def until(is_true: Callable[[], bool], timeout_s: float = 30.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not is_true():
             await asyncio.sleep(0.001)
@@ -111,7 +111,7 @@ class Wire:
             pass
         return data
 
-    async def read_end(self, timeout_s: float = 1.0) -> None:
+    async def read_end(self, timeout_s: float = 10.0) -> None:
         """Returns when the client has closed, by FIN or RST.  Raises TimeoutError if it does not."""
         async with asyncio.timeout(timeout_s):
             await self.read_all()
@@ -242,7 +242,7 @@ async def ask(origin: Origin, name: str = "x", body: bytes = b"{}") -> tuple[int
         connection.release()
 
 
-async def wait_all_closed(upstream: ScriptedUpstream, timeout_s: float = 1.0) -> None:
+async def wait_all_closed(upstream: ScriptedUpstream, timeout_s: float = 10.0) -> None:
     await upstream.wait_until(lambda: upstream.connections_open == 0, timeout_s)
 
 

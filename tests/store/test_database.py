@@ -189,7 +189,7 @@ def test_processes_that_migrate_at_once_agree(tmp_path: Path) -> None:
         process.stdin.write("\n")
         process.stdin.flush()
     for process in processes:
-        answers.append(process.communicate(timeout=20)[0])
+        answers.append(process.communicate(timeout=60)[0])
         assert process.returncode == 0
     assert len(set(answers)) == 1
     database = Database.open(tmp_path / "forebay.db")

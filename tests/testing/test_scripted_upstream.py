@@ -71,7 +71,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     """Run a scenario, but not for ever."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await scenario()
 
     asyncio.run(bounded())

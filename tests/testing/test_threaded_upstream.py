@@ -37,13 +37,13 @@ def test_a_gate_opens_from_another_thread() -> None:
 def test_leaving_it_ends_its_thread_and_closes_its_port_whatever_is_open() -> None:
     before = threading.active_count()
     with ThreadedUpstream([Send(b"HTTP/1.1 200 OK\r\n"), Stall()]) as upstream:
-        sock = socket.create_connection(("127.0.0.1", upstream.port), timeout=5)
+        sock = socket.create_connection(("127.0.0.1", upstream.port), timeout=30)
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert sock.recv(5) == b"HTTP/"
     assert threading.active_count() == before
     sock.close()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", upstream.port), timeout=5)
+        socket.create_connection(("127.0.0.1", upstream.port), timeout=30)
 
 
 def test_a_port_in_use_is_an_error_and_leaves_no_thread() -> None:
@@ -79,4 +79,4 @@ def test_a_blackhole_never_lets_a_connect_end() -> None:
 
 def test_a_closed_port_refuses() -> None:
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", find_closed_port()), timeout=5)
+        socket.create_connection(("127.0.0.1", find_closed_port()), timeout=30)

@@ -32,10 +32,11 @@ from forebay.core.routes import (
 )
 from forebay.core.usage_rules import UsageRule
 from forebay.ledger.segment import list_segments, read_frames
+from forebay.testing.upstream import WAIT_MAX_S
 
 TEST_KEY = "fb-test-key-that-may-call-every-model"
-START_MAX_S = 15.0
-STOP_MAX_S = 10.0
+START_MAX_S = 60.0
+STOP_MAX_S = 30.0
 POLL_S = 0.01
 Found = TypeVar("Found")
 
@@ -221,7 +222,7 @@ class GatewayProcess:
         """The most resident memory that the worker has ever had."""
         return int(self._read_status("VmHWM")) * 1024
 
-    def get(self, path: str, timeout_s: float = 5.0) -> tuple[int, bytes]:
+    def get(self, path: str, timeout_s: float = WAIT_MAX_S) -> tuple[int, bytes]:
         """Status and body of a GET without a key."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
@@ -239,11 +240,11 @@ class GatewayProcess:
                 self._read_to[path] = offset
         return list(self._records)
 
-    def wait_record(self, request_id: str, timeout_s: float = 5.0) -> Finished:
+    def wait_record(self, request_id: str, timeout_s: float = WAIT_MAX_S) -> Finished:
         """The record of a request; raises TimeoutError if none comes, AssertionError for more than one."""
         return self.wait_for(lambda record: record.request_id == request_id, timeout_s)
 
-    def wait_for(self, is_wanted: Callable[[Finished], bool], timeout_s: float = 5.0) -> Finished:
+    def wait_for(self, is_wanted: Callable[[Finished], bool], timeout_s: float = WAIT_MAX_S) -> Finished:
         """The one record of which the condition holds; raises as `wait_record` does."""
         found = self.until(lambda: [r for r in self.records() if is_wanted(r)], timeout_s)
         assert len(found) == 1, f"one request was recorded more than once: {found}"
@@ -259,7 +260,7 @@ class GatewayProcess:
             if sample.name == name and labels.items() <= sample.labels.items()
         )
 
-    def wait_idle(self, timeout_s: float = 5.0) -> None:
+    def wait_idle(self, timeout_s: float = WAIT_MAX_S) -> None:
         """Returns once no request is in flight."""
         self.until(lambda: self.metric("forebay_requests_in_flight") == 0, timeout_s)
 
@@ -276,7 +277,7 @@ class GatewayProcess:
         temporary.write_bytes(data)
         temporary.replace(self.run_dir / "snapshot.msgpack")
 
-    def until(self, find: Callable[[], Found], timeout_s: float = 5.0) -> Found:
+    def until(self, find: Callable[[], Found], timeout_s: float = WAIT_MAX_S) -> Found:
         """What `find` returns once it is true; raises TimeoutError with the worker's log if it never is."""
         for _ in _ticks(timeout_s):
             found = find()

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 from forebay.testing.recorded import RecordedConnection, RecordedRequest
 from forebay.testing.steps import Script
-from forebay.testing.upstream import Handler, ScriptedUpstream, UpstreamSettings
+from forebay.testing.upstream import WAIT_MAX_S, Handler, ScriptedUpstream, UpstreamSettings
 
 Result = TypeVar("Result")
 
@@ -80,11 +80,11 @@ class ThreadedUpstream:
         """See `ScriptedUpstream.stop_listening`."""
         self._call(self._stop_listening())
 
-    def wait_until(self, is_true: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    def wait_until(self, is_true: Callable[[], bool], timeout_s: float = WAIT_MAX_S) -> None:
         """See `ScriptedUpstream.wait_until`; the condition is asked in the upstream's thread."""
         self._call(self._upstream.wait_until(is_true, timeout_s))
 
-    def wait_requests(self, count: int, timeout_s: float = 5.0) -> None:
+    def wait_requests(self, count: int, timeout_s: float = WAIT_MAX_S) -> None:
         """See `ScriptedUpstream.wait_requests`."""
         self._call(self._upstream.wait_requests(count, timeout_s))
 

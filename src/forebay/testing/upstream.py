@@ -21,6 +21,8 @@ from forebay.testing.connection import ConnectionRules, ScriptedConnection
 from forebay.testing.recorded import RecordedConnection, RecordedRequest
 from forebay.testing.steps import Script
 
+WAIT_MAX_S = 30.0  #: for what comes at once, but on a machine that is busy with something else
+
 Answer = Script | Callable[[RecordedRequest], Script]
 #: One answer for every request, or answers by `"POST /path"` or `"/path"`.
 Handler = Answer | Mapping[str, Answer]
@@ -79,7 +81,7 @@ class ScriptedUpstream:
     def connections_open(self) -> int:
         return sum(connection.open for connection in self.connections)
 
-    async def wait_until(self, is_true: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    async def wait_until(self, is_true: Callable[[], bool], timeout_s: float = WAIT_MAX_S) -> None:
         """Return once the condition on the records holds; raises TimeoutError with them if it never does.
 
         await upstream.wait_until(lambda: upstream.connections_open == 0)
@@ -93,7 +95,7 @@ class ScriptedUpstream:
                 f"not within {timeout_s} s; requests: {self.requests}; connections: {self.connections}"
             ) from None
 
-    async def wait_requests(self, count: int, timeout_s: float = 5.0) -> None:
+    async def wait_requests(self, count: int, timeout_s: float = WAIT_MAX_S) -> None:
         """Return once so many requests have arrived with their whole bodies."""
         await self.wait_until(lambda: sum(r.complete for r in self.requests) >= count, timeout_s)
 
