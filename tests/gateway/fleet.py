@@ -76,9 +76,8 @@ class Host:
     def kill_worker(self, quota: Worker) -> None:
         """As `kill -9` does it."""
         self.workers.remove(quota)
-        quota._client._closing = True
-        if quota._client._transport is not None:
-            quota._client._transport.abort()
+        quota._client._line._is_closing = True
+        quota._client._line.drop()
 
 
 class Fleet:

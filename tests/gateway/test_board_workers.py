@@ -17,7 +17,7 @@ from board_rig import Machine, make_route
 
 from forebay.core.engine_load import EngineLoad, EngineState
 from forebay.core.routes import Affinity
-from forebay.gateway.board_wire import FRAME_MAX_BYTES
+from forebay.gateway.frames import FRAME_MAX_BYTES
 from forebay.testing.answers import json_answer, sse_answer
 from forebay.testing.openai import chat_completion, chat_stream, rate_limited, well_behaved
 from forebay.testing.recorded import RecordedRequest

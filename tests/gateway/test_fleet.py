@@ -68,7 +68,7 @@ def test_places_of_a_machine_that_is_not_seen_any_more_come_back(redis_server: R
             gone, other = made.workers
             assert len(await try_many(made, 5, [gone])) == 5
             made.hosts[0].stop()  # the whole machine: nobody says anything any more
-            gone._client._closing = True
+            gone._client._line._is_closing = True
             made.hosts.reverse()
             assert not await try_many(made, 3, [other])
             await made.until(lambda: one_more(made, other))

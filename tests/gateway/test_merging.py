@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.core.engine_load import EngineLoad, EngineState
-from forebay.gateway.board_wire import FRAME_MAX_BYTES, decode_from_board, encode_frame
+from forebay.gateway.board_wire import decode_from_board, encode_frame
+from forebay.gateway.frames import FRAME_MAX_BYTES
 from forebay.gateway.policy.merging import PLACES_MAX, SAID_MAX, BoardFull, Merging
 from forebay.gateway.policy.news import (
     ADAPTERS_MAX,

@@ -68,7 +68,7 @@ class World:
     async def reconnect(self) -> None:
         await asyncio.sleep(0.01)
         for quota in self.workers:
-            quota._client._try_at = 0.0
+            quota._client._line._try_at = 0.0
             quota.sweep()
         await asyncio.sleep(0.02)
 
@@ -438,8 +438,8 @@ def test_nothing_is_lent_to_a_worker_that_has_gone_while_it_waited() -> None:
             waiting = asyncio.ensure_future(try_many(made, 1, [quota]))
             await asyncio.sleep(GRACE_S / 5)
             waiting.cancel()
-            quota._client._closing = True
-            quota._client._transport.abort()
+            quota._client._line._is_closing = True
+            quota._client._line.drop()
             await asyncio.sleep(1.2 * GRACE_S)
             assert made.server.list_left()[0][1] == 100
 
@@ -455,7 +455,7 @@ def test_a_line_that_breaks_frees_no_place_of_a_request_that_goes_on() -> None:
             holder, other = await made.add_worker(), await made.add_worker()
             held = await try_many(made, 5, [holder])
             for _ in range(3):
-                holder._client._transport.abort()
+                holder._client._line.drop()
                 await made.reconnect()
                 assert not await try_many(made, 1, [other])
             holder.settle(held[0])
@@ -521,7 +521,7 @@ def test_a_debt_that_was_not_written_down_is_told_again() -> None:
             made.server.take_back = lambda *_: None  # type: ignore[method-assign]  # it hangs
             quota.sweep()
             await asyncio.sleep(0.02)
-            quota._client._transport.abort()
+            quota._client._line.drop()
             del made.server.take_back
             await made.reconnect()
             await asyncio.sleep(0.02)
@@ -581,7 +581,7 @@ def test_an_authority_that_never_answers_is_asked_less_and_less() -> None:
             begun = asyncio.get_running_loop().time()
             assert len(await try_many(made, 150, [quota])) == 150
             assert asyncio.get_running_loop().time() - begun < 15
-            assert quota._client._wait_s >= 1.0 or not quota._client.is_connected
+            assert quota._client._line._wait_s >= 1.0 or not quota._client.is_connected
 
     run(test)
 

@@ -99,7 +99,7 @@ def test_debts_of_very_many_limits_are_told_again_each_by_its_own_number() -> No
             while len(quota._untold) == 2:
                 await asyncio.sleep(0.01)
             quota._client.send = send  # type: ignore[method-assign]
-            quota._client._transport.abort()
+            quota._client._line.drop()
             await made.reconnect()
             await made.wait_for_lines()
             while quota._untold:
@@ -120,7 +120,7 @@ def test_a_debt_whose_note_was_lost_is_told_again_and_counts_once() -> None:
             assert list(quota._untold) == [1]
             del quota.note  # type: ignore[method-assign]
             for _ in range(2):
-                quota._client._transport.abort()
+                quota._client._line.drop()
                 await made.reconnect()
                 await made.wait_for_lines()
             quota._leases["tokens"].left = -7
@@ -153,7 +153,7 @@ def test_a_worker_that_holds_of_limits_with_long_ids_is_back_after_its_line_brok
             quota = await made.add_worker(workers=1)
             for lease in quota._leases.values():
                 lease.left = 5
-            quota._client._transport.abort()
+            quota._client._line.drop()
             await made.reconnect()
             await made.wait_for_lines()
             quota.sweep()

@@ -75,7 +75,7 @@ class Stage:
     async def reconnect(self) -> None:
         for quota in self.quotas:
             while not quota._client.is_connected:
-                quota._client._try_at = 0.0
+                quota._client._line._try_at = 0.0
                 quota.sweep()
                 await asyncio.sleep(0.005)
 

@@ -7,18 +7,15 @@ does not read what it is told, is let go: it comes again by itself.
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from forebay.app.worker_lines import WorkerLine, WorkerLines
 from forebay.core.engine_load import ENGINE_STALE_S, EngineLoad
-from forebay.gateway.board_wire import FRAME_MAX_BYTES, Hello, decode_from_worker, encode_frame
-from forebay.gateway.frames import FrameSplitter, short_path
+from forebay.gateway.board_wire import FromWorker, Hello, decode_from_worker, encode_frame
 from forebay.gateway.policy.dealing import Dealing
 from forebay.gateway.policy.merging import Merging
 from forebay.gateway.policy.news import EngineNews, News, cut, shorten
@@ -31,9 +28,10 @@ TELL_S = 0.1  #: between two looks at who is to be told what
 DEAL_S = 0.002  #: after which what a worker wants is dealt, with what others want by then
 BEAT_S = 0.5  #: between two words to a worker, though there is no news
 SILENCE_MAX_S = 2.0  #: after which a worker's numbers are dropped
-UNREAD_MAX_BYTES = 1024 * 1024  #: that a worker has not read; then it is let go
 WORKERS_MAX = 1024
 ENGINES_MAX = 100_000  #: targets of which something is kept
+
+Line = WorkerLine[FromWorker]
 
 
 class BoardServer:
@@ -44,36 +42,27 @@ class BoardServer:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._engines: dict[str, EngineNews] = {}
         self._fresh: dict[str, EngineNews] = {}  # published since the workers were told
         self._merging = Merging()
         self._dealing = Dealing()
         self._deal_timer: asyncio.TimerHandle | None = None
-        self._connections: dict[str, _WorkerConnection] = {}
-        self._server: asyncio.Server | None = None
+        self._lines = WorkerLines(path, "loads", decode_from_worker, self)
+        self._told: dict[str, tuple[float, int]] = {}  # when each worker was told last, and of how many
         self._telling: asyncio.TimerHandle | None = None
         self._now = time.monotonic  # the clock of the workers' loops
 
     async def start(self) -> None:
         """Raises OSError."""
-        with suppress(FileNotFoundError):
-            self._path.unlink()
-        loop = asyncio.get_running_loop()
-        with short_path(self._path) as path:
-            self._server = await loop.create_unix_server(lambda: _WorkerConnection(self), path)
-        os.chmod(self._path, 0o600)
-        self._telling = loop.call_later(TELL_S, self._tell_all)
+        await self._lines.start()
+        self._telling = asyncio.get_running_loop().call_later(TELL_S, self._tell_all)
 
     def close(self) -> None:
         if self._telling is not None:
             self._telling.cancel()
         if self._deal_timer is not None:
             self._deal_timer.cancel()
-        if self._server is not None:
-            self._server.close()
-        for connection in tuple(self._connections.values()):
-            connection.close()
+        self._lines.close()
 
     def publish(self, loads: Iterable[EngineLoad], *, at_once: bool = False) -> None:
         """All workers are told these, each in place of what was published of its target before.
@@ -101,37 +90,41 @@ class BoardServer:
         return tuple(news for news in self._engines.values() if news.at > old)
 
     def list_workers(self) -> tuple[str, ...]:
-        return tuple(self._connections)
+        return tuple(self._lines.by_worker)
 
     # --- workers --------------------------------------------------------------------------------------------
 
-    def join(self, connection: "_WorkerConnection", hello: Hello) -> None:
-        if len(self._connections) >= WORKERS_MAX:
-            connection.close()
-            return
-        before = self._connections.get(hello.worker)
-        self._connections[hello.worker] = connection
-        if before is not None and before is not connection:
-            before.close()
-        self._dealing.leave(hello.worker)
-        self._merging.join(hello.worker)
-        news = self._take(hello.worker)
-        self._tell(connection, msgspec.structs.replace(news, engines=self._list_engines()))
+    def hear(self, line: Line, message: FromWorker) -> None:
+        """Raises ValueError where a worker says too much, or what can't be."""
+        match message:
+            case Hello():
+                self._join(line, message.worker)
+            case News():
+                self._note(line, message)
 
-    def hear(self, connection: "_WorkerConnection", news: News) -> None:
-        """Raises ValueError where a worker says too much."""
-        if self._connections.get(connection.worker) is connection:
-            self._merging.note(connection.worker, news, self._now())
+    def _join(self, line: Line, worker: str) -> None:
+        if line.worker and line.worker != worker:
+            raise ValueError("a worker changes its name")
+        if len(self._lines.by_worker) >= WORKERS_MAX:
+            line.close()
+            return
+        self._lines.take(line, worker)
+        self._dealing.leave(worker)
+        self._merging.join(worker)
+        self._tell(line, msgspec.structs.replace(self._take(worker), engines=self._list_engines()))
+
+    def _note(self, line: Line, news: News) -> None:
+        if self._lines.is_current(line):
+            self._merging.note(line.worker, news, self._now())
             if news.claims:
-                self._dealing.note(connection.worker, news.claims)
+                self._dealing.note(line.worker, news.claims)
                 self._deal_soon()
 
-    def leave(self, connection: "_WorkerConnection") -> None:
-        if self._connections.get(connection.worker) is connection:
-            del self._connections[connection.worker]
-            self._merging.leave(connection.worker)
-            self._dealing.leave(connection.worker)
-            self._deal_soon()
+    def leave(self, worker: str) -> None:
+        self._told.pop(worker, None)
+        self._merging.leave(worker)
+        self._dealing.leave(worker)
+        self._deal_soon()
 
     def _deal_soon(self) -> None:
         if self._deal_timer is None and self._telling is not None:
@@ -141,9 +134,9 @@ class BoardServer:
         """Tells those at once to whom something was dealt."""
         self._deal_timer = None
         for name in self._dealing.deal(self._now()):
-            connection = self._connections.get(name)
-            if connection is not None:
-                self._tell(connection, self._take(name))
+            line = self._lines.by_worker.get(name)
+            if line is not None:
+                self._tell(line, self._take(name))
 
     def _take(self, name: str) -> News:
         return msgspec.structs.replace(self._merging.take(name), allotments=self._dealing.take(name))
@@ -157,71 +150,19 @@ class BoardServer:
         now = self._now()
         engines, self._fresh = tuple(self._fresh.values()), {}
         self._dealing.deal(now)
-        for name, connection in tuple(self._connections.items()):
-            if now > connection.heard_at + SILENCE_MAX_S or connection.is_behind:
+        for name, line in tuple(self._lines.by_worker.items()):
+            if now > line.heard_at + SILENCE_MAX_S or line.is_behind:
                 logger.warning("a gateway worker is silent or does not read; its loads are unknown now")
-                connection.close()
-                self.leave(connection)
+                line.close()
+                self._lines.forget(line)
                 continue
             news = msgspec.structs.replace(self._take(name), engines=engines)
-            is_news = news.counts or news.words or news.uses or engines or news.workers != connection.workers
-            if is_news or news.allotments or now >= connection.told_at + BEAT_S:
-                self._tell(connection, news)
+            told_at, workers = self._told.get(name, (0.0, 0))
+            is_news = news.counts or news.words or news.uses or engines or news.workers != workers
+            if is_news or news.allotments or now >= told_at + BEAT_S:
+                self._tell(line, news)
 
-    def _tell(self, connection: "_WorkerConnection", news: News) -> None:
-        connection.told_at, connection.workers = self._now(), news.workers
+    def _tell(self, line: Line, news: News) -> None:
+        self._told[line.worker] = self._now(), news.workers
         for part in cut(news):
-            connection.send(part)
-
-
-class _WorkerConnection(asyncio.Protocol):
-    """One worker's end."""
-
-    def __init__(self, server: BoardServer) -> None:
-        self._server = server
-        self._splitter = FrameSplitter(FRAME_MAX_BYTES)
-        self._transport: Any = None
-        self._now = time.monotonic
-        self.worker = ""
-        self.workers = 0  #: of which it was told last
-        self.told_at = 0.0
-        self.heard_at = self._now()
-
-    @property
-    def is_behind(self) -> bool:
-        return self._transport is None or self._transport.get_write_buffer_size() > UNREAD_MAX_BYTES
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.heard_at = self._now()
-        try:
-            for payload in self._splitter.feed(data):
-                self._handle(decode_from_worker(payload))
-        except (ValueError, msgspec.MsgspecError) as error:
-            logger.error("a worker speaks another language on the board, its line is closed: %s", error)
-            self.close()
-
-    def _handle(self, message: Hello | News) -> None:
-        match message:
-            case Hello():
-                if self.worker and self.worker != message.worker:
-                    raise ValueError("a worker changes its name")
-                self.worker = message.worker
-                self._server.join(self, message)
-            case News():
-                self._server.hear(self, message)
-
-    def send(self, message: News) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode_frame(message))
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        if self.worker:
-            self._server.leave(self)
+            line.send(encode_frame(part))

@@ -7,9 +7,7 @@ answer.
 
 import asyncio
 import logging
-import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,14 +17,14 @@ import msgspec
 from forebay.app.quota_authority import Authority, Found
 from forebay.app.quota_local import GRACE_S, LocalAuthority
 from forebay.app.quota_state import QuotaState
+from forebay.app.worker_lines import WorkerLine, WorkerLines
 from forebay.core.clock import Clock
 from forebay.core.limits import Limit
-from forebay.gateway.frames import FrameSplitter, short_path
 from forebay.gateway.policy.lending import Shortage, Standing
 from forebay.gateway.quota_wire import (
     Ask,
     Changed,
-    FromAuthority,
+    FromWorker,
     Hello,
     Lent,
     Noted,
@@ -47,6 +45,8 @@ LINGER_S = 0.5  #: after a line broke, for its worker to come back before its pl
 DISK_RETRY_S = 1.0  #: after the disk refused the state, before workers are welcome again
 RECALL_AGAIN_S = 0.02  #: after a recall that brought nothing, before the same limit is recalled again
 
+Line = WorkerLine[FromWorker]
+
 
 class QuotaServer:
     """See the module.
@@ -59,36 +59,25 @@ class QuotaServer:
     def __init__(self, path: Path, authority: Authority | QuotaState, clock: Clock) -> None:
         if isinstance(authority, QuotaState):
             authority = LocalAuthority(authority, clock)
-        self._path = path
+        self._lines = WorkerLines(path, "limits", decode_from_worker, self)
         self._authority: Authority = authority
         self._limits: tuple[Limit, ...] | None = None
-        self._connections: dict[str, _WorkerConnection] = {}
         self._leaving: dict[str, asyncio.TimerHandle] = {}  # workers whose line broke a moment ago
         self._recalls: dict[str, asyncio.Future[None]] = {}
         self._recalled_at: dict[str, float] = {}
         self._awaited: dict[str, set[str]] = {}  # workers whose answer to a recall is due, by limit
-        self._server: asyncio.Server | None = None
         self._ready_at = 0.0
         self._welcome_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Raises OSError."""
-        with suppress(FileNotFoundError):
-            self._path.unlink()
-        loop = asyncio.get_running_loop()
-        with short_path(self._path) as path:
-            self._server = await loop.create_unix_server(lambda: _WorkerConnection(self), path)
-        os.chmod(self._path, 0o600)
-        self._ready_at = loop.time() + self._authority.grace_s
+        await self._lines.start()
+        self._ready_at = asyncio.get_running_loop().time() + self._authority.grace_s
         self._authority.start(self)
 
     def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for connection in tuple(self._connections.values()):
-            connection.close()
-        self._connections.clear()
+        self._lines.close()
         for timer in self._leaving.values():
             timer.cancel()
         self._authority.close()
@@ -109,8 +98,8 @@ class QuotaServer:
         self._limits = limits
         held = self._authority.limits
         self._recalled_at = {key: at for key, at in self._recalled_at.items() if key in held}
-        for connection in self._connections.values():
-            self._tell_amounts(connection, self._list_live())
+        for line in self._lines.by_worker.values():
+            self._tell_amounts(line, self._list_live())
 
     def set_amounts(self, amounts: Mapping[str, int]) -> None:
         """Limits have these amounts from now on, by id; others stay as they are.  Raises OSError."""
@@ -120,17 +109,17 @@ class QuotaServer:
             for limit_id, amount in amounts.items()
             if limit_id in held and held[limit_id].amount != amount
         }
-        for connection in self._connections.values():
-            self._tell_amounts(connection, tuple(changed.items()))
+        for line in self._lines.by_worker.values():
+            self._tell_amounts(line, tuple(changed.items()))
         self._authority.set_amounts(changed)
 
     def _list_live(self) -> tuple[tuple[str, int], ...]:
         held = self._authority.limits.values()
         return tuple((limit.id, limit.amount) for limit in held if limit.expression)
 
-    def _tell_amounts(self, connection: "_WorkerConnection", amounts: tuple[tuple[str, int], ...]) -> None:
+    def _tell_amounts(self, line: Line, amounts: tuple[tuple[str, int], ...]) -> None:
         for part in cut(amounts, lambda pair: pair[0]):
-            connection.send(Changed(part))
+            line.send(encode_frame(Changed(part)))
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -162,44 +151,50 @@ class QuotaServer:
     # --- workers --------------------------------------------------------------------------------------------
 
     def list_workers(self) -> Sequence[str]:
-        return tuple(self._connections)
+        return tuple(self._lines.by_worker)
 
     def close_lines(self, workers: Iterable[str] | None = None) -> None:
-        for worker in tuple(self._connections if workers is None else workers):
-            if worker in self._connections:
-                self._connections[worker].close()
+        self._lines.close_some(workers)
 
-    def join(self, connection: "_WorkerConnection", hello: Hello) -> None:
+    def hear(self, line: Line, message: FromWorker) -> None:
+        try:
+            match message:
+                case Hello():
+                    self.join(line, message)
+                case Ask():
+                    self.answer(line, message)
+                case Return():
+                    self.take_back(line, message)
+        except OSError as error:
+            self._give_up(line, error)
+
+    def _give_up(self, line: Line, error: OSError) -> None:
+        """The disk does not take the state: the worker falls back on its share, and for a moment none that
+        comes again is welcome."""
+        logger.error("the state of the limits can't be written: %s", error)
+        self._welcome_at = asyncio.get_running_loop().time() + DISK_RETRY_S
+        line.close()
+
+    def join(self, line: Line, hello: Hello) -> None:
         if self._limits is None:  # what it holds could not be counted; it comes again soon
             self._ready_at = asyncio.get_running_loop().time() + self._authority.grace_s
         is_early = asyncio.get_running_loop().time() < self._welcome_at
         if self._limits is None or not self._authority.is_there or is_early:
-            connection.close()
+            line.close()
             return
-        before = self._connections.get(hello.worker)
         leaving = self._leaving.pop(hello.worker, None)
         if leaving is not None:
             leaving.cancel()
-        is_first = before is not connection
-        if before is not None and is_first:
-            before.close()
-        self._connections[hello.worker] = connection
-        then = partial(self._welcome, connection, is_first=is_first)
+        is_first = self._lines.take(line, hello.worker)
+        then = partial(self._welcome, line, is_first=is_first)
         self._authority.join(hello.worker, hello.held, is_first=is_first, then=then)
 
-    def back_off(self) -> None:
-        """The disk does not take the state: for a moment no worker that comes again is welcome."""
-        self._welcome_at = asyncio.get_running_loop().time() + DISK_RETRY_S
-
-    def _welcome(self, connection: "_WorkerConnection", *, is_first: bool) -> None:
+    def _welcome(self, line: Line, *, is_first: bool) -> None:
         if is_first:
-            self._tell_amounts(connection, self._list_live())
-        connection.send(Welcome())
+            self._tell_amounts(line, self._list_live())
+        line.send(encode_frame(Welcome()))
 
-    def leave(self, worker: str, connection: "_WorkerConnection") -> None:
-        if self._connections.get(worker) is not connection:
-            return  # it is back over another connection
-        del self._connections[worker]
+    def leave(self, worker: str) -> None:
         for limit_id in tuple(self._awaited):
             self.note_answer(worker, limit_id)
         # A line may break whose worker goes on: its requests still hold their places.
@@ -210,55 +205,49 @@ class QuotaServer:
         del self._leaving[worker]
         self._authority.leave(worker)
 
-    def take_back(self, connection: "_WorkerConnection", message: Return) -> None:
-        then = partial(self._note, connection, message)
+    def take_back(self, line: Line, message: Return) -> None:
+        then = partial(self._note, line, message)
         returned, recalled, number = message.returned, message.recalled, message.number
-        self._authority.give_back(connection.worker, returned, recalled, number, then)
+        self._authority.give_back(line.worker, returned, recalled, number, then)
 
-    def _note(self, connection: "_WorkerConnection", message: Return) -> None:
+    def _note(self, line: Line, message: Return) -> None:
         if message.number:
-            connection.send(Noted(message.number))
+            line.send(encode_frame(Noted(message.number)))
         if message.recalled:
-            self.note_answer(connection.worker, message.recalled)
+            self.note_answer(line.worker, message.recalled)
 
-    def answer(self, connection: "_WorkerConnection", ask: Ask) -> None:
+    def answer(self, line: Line, ask: Ask) -> None:
         """Answers as soon as it can; what needs a recall, or comes too early, is answered by a task."""
         if asyncio.get_running_loop().time() < self._ready_at:
-            self._ask_after(self._wait_ready(), connection, ask)
+            self._ask_after(self._wait_ready(), line, ask)
         else:
-            self._ask(connection, ask)
+            self._ask(line, ask)
 
-    def _ask(self, connection: "_WorkerConnection", ask: Ask, *, final: bool = False) -> None:
-        then = partial(self._absorb, connection, ask, final)
-        self._authority.ask(connection.worker, ask.wants, final=final, then=then)
+    def _ask(self, line: Line, ask: Ask, *, final: bool = False) -> None:
+        then = partial(self._absorb, line, ask, final)
+        self._authority.ask(line.worker, ask.wants, final=final, then=then)
 
-    def _absorb(
-        self, connection: "_WorkerConnection", ask: Ask, is_final: bool, found: Found, holders: Sequence[str]
-    ) -> None:
+    def _absorb(self, line: Line, ask: Ask, is_final: bool, found: Found, holders: Sequence[str]) -> None:
         if is_final or not isinstance(found, Shortage):
-            connection.send(_tell(ask, found))
+            line.send(encode_frame(_tell(ask, found)))
         elif holders and self._may_recall(found.limit_id):
-            self._ask_after(self._recall(found.limit_id, holders), connection, ask)
+            self._ask_after(self._recall(found.limit_id, holders), line, ask)
         else:
-            self._ask(connection, ask, final=True)
+            self._ask(line, ask, final=True)
 
-    def _ask_after(
-        self, waiting: Coroutine[Any, Any, None], connection: "_WorkerConnection", ask: Ask
-    ) -> None:
-        task = asyncio.get_running_loop().create_task(self._ask_late(waiting, connection, ask))
+    def _ask_after(self, waiting: Coroutine[Any, Any, None], line: Line, ask: Ask) -> None:
+        task = asyncio.get_running_loop().create_task(self._ask_late(waiting, line, ask))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _ask_late(
-        self, waiting: Coroutine[Any, Any, None], connection: "_WorkerConnection", ask: Ask
-    ) -> None:
+    async def _ask_late(self, waiting: Coroutine[Any, Any, None], line: Line, ask: Ask) -> None:
         await waiting
-        if self._connections.get(connection.worker) is not connection:
+        if not self._lines.is_current(line):
             return  # it would be lent to nobody
         try:
-            self._ask(connection, ask)
+            self._ask(line, ask)
         except OSError as error:
-            connection.give_up(error)
+            self._give_up(line, error)
 
     async def _wait_ready(self) -> None:
         await asyncio.sleep(max(0.0, self._ready_at - asyncio.get_running_loop().time()))
@@ -275,7 +264,7 @@ class QuotaServer:
         running = self._recalls.get(limit_id)
         if running is None:
             running = self._recalls[limit_id] = loop.create_future()
-            awaited = {name for name in holders if name in self._connections}
+            awaited = {name for name in holders if name in self._lines.by_worker}
             elsewhere = [name for name in holders if name not in awaited]
             self._awaited[limit_id] = set(awaited)
             if elsewhere and self._authority.recall_elsewhere(limit_id, elsewhere):
@@ -287,10 +276,10 @@ class QuotaServer:
         await asyncio.shield(running)
 
     def recall(self, limit_id: str, workers: Iterable[str]) -> None:
-        frame = Recall(limit_id)
+        frame = encode_frame(Recall(limit_id))
         for name in workers:
-            if name in self._connections:
-                self._connections[name].send(frame)
+            if name in self._lines.by_worker:
+                self._lines.by_worker[name].send(frame)
 
     def note_answer(self, worker: str, limit_id: str) -> None:
         awaited = self._awaited.get(limit_id)
@@ -318,55 +307,3 @@ def _tell(ask: Ask, found: Found) -> Lent | Refused:
         wait_ns = -1 if found.wait_ns is None else found.wait_ns
         return Refused(ask.number, found.limit_id, max(0, found.left), wait_ns)
     return Lent(ask.number, found)
-
-
-class _WorkerConnection(asyncio.Protocol):
-    """One worker's end."""
-
-    def __init__(self, server: QuotaServer) -> None:
-        self._server = server
-        self._splitter = FrameSplitter()
-        self._transport: Any = None
-        self.worker = ""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for payload in self._splitter.feed(data):
-                self._handle(decode_from_worker(payload))
-        except (ValueError, msgspec.MsgspecError) as error:
-            logger.error("a worker speaks another language, its connection is closed: %s", error)
-            self.close()
-        except OSError as error:
-            self.give_up(error)
-
-    def give_up(self, error: OSError) -> None:
-        """The worker falls back on its share until the disk takes the state again."""
-        logger.error("the state of the limits can't be written: %s", error)
-        self._server.back_off()
-        self.close()
-
-    def _handle(self, message: Hello | Ask | Return) -> None:
-        match message:
-            case Hello():
-                self.worker = message.worker
-                self._server.join(self, message)
-            case Ask():
-                self._server.answer(self, message)
-            case Return():
-                self._server.take_back(self, message)
-
-    def send(self, message: FromAuthority) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode_frame(message))
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        if self.worker:
-            self._server.leave(self.worker, self)

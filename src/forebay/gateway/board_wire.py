@@ -5,8 +5,6 @@ import msgspec
 from forebay.gateway.frames import frame
 from forebay.gateway.policy.news import News
 
-FRAME_MAX_BYTES = 4 * 1024 * 1024
-
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """A worker's first word.  Its name is unique over all processes there ever were."""

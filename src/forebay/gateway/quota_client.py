@@ -1,15 +1,13 @@
-"""A worker's line to the authority: asks, returns, and comes back by itself when the line breaks."""
+"""What a worker asks and returns over its line to the authority (`control_line`), and what it hears there."""
 
 import asyncio
 import itertools
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import msgspec
-
-from forebay.gateway.frames import FrameSplitter, short_path
+from forebay.gateway.control_line import ControlLine, LineFacts
 from forebay.gateway.policy.lending import Want
 from forebay.gateway.quota_wire import (
     Ask,
@@ -33,7 +31,6 @@ logger = logging.getLogger("forebay.gateway")
 
 ASK_MAX_S = 1.0  #: for an answer; an authority that takes longer counts as away
 RETRY_S = 0.1  #: between two tries to connect; longer after an authority that did not answer
-RETRY_MAX_S = 10.0
 
 
 class Wanted(Protocol):
@@ -61,7 +58,7 @@ class Wanted(Protocol):
         """It does not any more."""
 
 
-class QuotaClient(asyncio.Protocol):
+class QuotaClient:
     """See the module.
 
     Args:
@@ -71,35 +68,17 @@ class QuotaClient(asyncio.Protocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, path: Path, worker: str, borrower: Wanted) -> None:
         self._loop = loop
-        self._path = path
         self._worker = worker
         self._borrower = borrower
         self._numbers = itertools.count(1)
         self._timers: dict[int, asyncio.TimerHandle] = {}  # of asks without an answer
-        self._splitter = FrameSplitter()
-        self._transport: Any = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._try_at = 0.0
-        self._wait_s = RETRY_S
-        self._closing = False
+        facts = LineFacts(
+            path=path, name="the authority over the limits", decode=decode_from_authority, retry_s=RETRY_S
+        )
+        self._line = ControlLine(loop, facts, self)
+        self.keep_connected = self._line.keep_open
+        self.close = self._line.close
         self.is_connected = False  #: the authority is there, and has said so
-
-    def keep_connected(self, now_s: float) -> None:
-        """To be called all the time: connects where there is no line."""
-        is_idle = self._transport is None and self._connecting is None and not self._closing
-        if is_idle and now_s >= self._try_at:
-            self._try_at = now_s + self._wait_s
-            self._connecting = self._loop.create_task(self._connect())
-
-    async def _connect(self) -> None:
-        try:
-            async with asyncio.timeout(ASK_MAX_S):
-                with short_path(self._path) as path:
-                    await self._loop.create_unix_connection(lambda: self, path)
-        except (OSError, TimeoutError):
-            pass  # tried again soon
-        finally:
-            self._connecting = None
 
     def ask(self, wants: tuple[Want, ...]) -> int:
         """Asks; the borrower's `absorb` is called with the number that is returned."""
@@ -120,46 +99,25 @@ class QuotaClient(asyncio.Protocol):
 
     def _give_up(self) -> None:
         logger.error("the authority over the limits does not answer")
-        self._wait_s = min(RETRY_MAX_S, max(ASK_MAX_S, 2 * self._wait_s))
-        self._try_at = self._loop.time() + self._wait_s
-        if self._transport is not None:
-            self._transport.abort()  # with what it may have lent meanwhile, which counts as spent
+        self._line.back_off(ASK_MAX_S)  # with what it may have lent meanwhile, which counts as spent
 
     def send(self, message: FromWorker) -> None:
-        if self._transport is not None:
-            self._transport.write(encode_frame(message))
+        self._line.send(encode_frame(message))
 
-    def close(self) -> None:
-        self._closing = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-        if self._transport is not None:
-            self._transport.close()
+    # --- the line's side ------------------------------------------------------------------------------------
 
-    # --- asyncio's side -------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        self._splitter = FrameSplitter()
+    def begin(self) -> None:
         for part in tuple(cut(self._borrower.list_held(), lambda held: held.limit_id)) or ((),):
             self.send(Hello(self._worker, part))
         self._timers[0] = self._loop.call_later(ASK_MAX_S, self._give_up)
 
-    def data_received(self, data: bytes) -> None:
-        try:
-            for payload in self._splitter.feed(data):
-                self._handle(decode_from_authority(payload))
-        except (ValueError, msgspec.MsgspecError) as error:
-            logger.error("the authority over the limits speaks another language: %s", error)
-            self._transport.abort()
-
-    def _handle(self, message: FromAuthority) -> None:
+    def hear(self, message: FromAuthority) -> None:
         match message:
             case Welcome():
                 self._end_timer(0)
                 if not self.is_connected:
                     self.is_connected = True
-                    self._wait_s = RETRY_S
+                    self._line.settle()
                     self._borrower.begin_line()
             case Changed():
                 self._borrower.change_amounts(message.amounts)
@@ -176,8 +134,7 @@ class QuotaClient(asyncio.Protocol):
         if timer is not None:
             timer.cancel()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+    def end(self) -> None:
         was_connected, self.is_connected = self.is_connected, False
         unanswered = tuple(self._timers)
         for number in unanswered:
