@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from forebay.app.supervisor_policy import MOVES, ChildEvent, ChildState, describe_exit
-from forebay.app.supervisor_process import ChildProcess, ChildSpec, start_process, trim_log
+from forebay.app.supervisor_process import ChildEnd, ChildProcess, ChildSpec, start_process, trim_log
 from forebay.app.supervisor_state import ChildStatus
 from forebay.core.clock import Clock
 
@@ -40,6 +40,8 @@ class _Child:
         self.restarts = 0
         self.ready_ns: int | None = None  #: monotonic, of the process that runs
         self.last_exit = ""
+        self.last_code: int | None = None
+        self.is_leaving = False  #: it is forgotten as soon as it has stopped
         self.was_ready = asyncio.Event()
         self.stop = asyncio.Event()
         self.kill = asyncio.Event()
@@ -67,6 +69,7 @@ class Supervisor:
         mark: put into every child's environment, so that those of a killed supervisor can be found.
         clock: for the times in a status and for how long a child was ready.
         on_change: called with nothing after every move; must not raise or block.
+        is_final: asked when a child ended by itself, whether to start it again is in vain; must not block.
     """
 
     def __init__(
@@ -77,11 +80,14 @@ class Supervisor:
         mark: str,
         clock: Clock,
         on_change: Callable[[], None] = lambda: None,
+        is_final: Callable[[str, ChildEnd], bool] = lambda name, end: False,
     ) -> None:
         self._clock = clock
         self._logs = logs
         self._mark = mark
         self._on_change = on_change
+        self._is_final = is_final
+        self._group: asyncio.TaskGroup | None = None
         self._children = {spec.name: _Child(spec, clock) for spec in specs}
         if len(self._children) != len(specs):
             raise ValueError("two children have the same name")
@@ -102,6 +108,26 @@ class Supervisor:
 
     def log_path(self, name: str) -> Path:
         return self._logs / f"{name}.log"
+
+    def add(self, spec: ChildSpec) -> bool:
+        """Takes in one more child, which needs no other; whether it did: not at the end, nor a name twice."""
+        if self.stopping or spec.name in self._children or spec.needs:
+            return False
+        child = self._children[spec.name] = _Child(spec, self._clock)
+        if self._group is not None:
+            self._group.create_task(self._tend(child), name=spec.name)
+        return True
+
+    def remove(self, name: str) -> None:
+        """Asks a child to end; then it is known no more.  An unknown name is fine."""
+        if child := self._children.get(name):
+            child.is_leaving = True
+            child.stop.set()
+
+    def kill_child(self, name: str) -> None:
+        """Ends its process at once, as if it had ended by itself."""
+        if (child := self._children.get(name)) and child.process:
+            child.process.kill_group()
 
     def stop(self) -> None:
         """Ends the children in order.  `run` returns when all are gone."""
@@ -138,7 +164,8 @@ class Supervisor:
         """Starts the children and keeps them up until `stop` or `kill`; cancelled, it kills them."""
         try:
             async with asyncio.TaskGroup() as group:
-                for child in self._children.values():
+                self._group = group
+                for child in tuple(self._children.values()):
                     group.create_task(self._tend(child), name=child.spec.name)
                 logs = group.create_task(self._bound_logs())
                 await self._stopping.wait()
@@ -164,7 +191,7 @@ class Supervisor:
     async def _bound_logs(self) -> None:
         while True:
             await asyncio.sleep(LOG_CHECK_S)
-            for name in self._children:
+            for name in tuple(self._children):
                 try:
                     trim_log(self.log_path(name))
                 except OSError as error:
@@ -175,16 +202,18 @@ class Supervisor:
     async def _tend(self, child: _Child) -> None:
         while child.state is not ChildState.STOPPED:
             event = await _await_first(self._sources(child))
+            if event is ChildEvent.EXITED:
+                event = self._judge_exit(child)
             previous, child.state = child.state, MOVES[child.state, event]
             child.since_ns = self._clock.wall_ns()
-            if event is ChildEvent.EXITED:
-                if previous is ChildState.HUNG:
-                    child.last_exit = f"not ready within {child.spec.start_deadline_s:g} s"
+            if event in (ChildEvent.EXITED, ChildEvent.REFUSED):
                 self._absorb_exit(child)
             self._log_move(child, previous, event)
             if previous is ChildState.ROLLING or (child.roll.is_set() and event is not ChildEvent.ROLL):
                 self._end_roll(child, event)
             await self._enter(child)
+            if child.is_leaving and child.state is ChildState.STOPPED:
+                self._children.pop(child.spec.name, None)
             self._on_change()
         child.stopped.set()
 
@@ -217,6 +246,8 @@ class Supervisor:
             case ChildState.BACKOFF:
                 delay_s = spec.restart.compute_delay_s(child.failures)
                 return {E.STOP: child.stop.wait(), E.RESTART: asyncio.sleep(delay_s)}
+            case ChildState.REFUSED:
+                return {E.STOP: child.stop.wait()}
             case ChildState.HUNG:
                 return {E.EXITED: self._wait_exit(child), E.STOP: child.stop.wait()}
             case ChildState.STOPPING:
@@ -269,17 +300,32 @@ class Supervisor:
             task.add_done_callback(self._retired.pop)
         child.rolled.set()
 
+    def _judge_exit(self, child: _Child) -> ChildEvent:
+        is_overdue = child.state is ChildState.HUNG
+        if is_overdue:
+            child.last_exit = f"not ready within {child.spec.start_deadline_s:g} s"
+        if child.state in (ChildState.STOPPING, ChildState.KILLING):
+            return ChildEvent.EXITED
+        end = ChildEnd(
+            pid=child.process.pid if child.process else None,
+            code=child.last_code,
+            is_overdue=is_overdue,
+            was_ready=child.was_ready.is_set(),
+        )
+        return ChildEvent.REFUSED if self._is_final(child.spec.name, end) else ChildEvent.EXITED
+
     def _absorb_exit(self, child: _Child) -> None:
         child.process = None
-        if child.state is ChildState.BACKOFF:
+        if child.state in (ChildState.BACKOFF, ChildState.REFUSED):
             ready_s = None if child.ready_ns is None else (self._clock.monotonic_ns() - child.ready_ns) / 1e9
             child.failures = child.spec.restart.count_failures(child.failures, ready_s)
 
     async def _wait_exit(self, child: _Child) -> None:
         if child.process is None:
-            child.last_exit = "could not be started"
+            child.last_exit, child.last_code = "could not be started", None
             return
-        child.last_exit = describe_exit(await child.process.wait())
+        child.last_code = await child.process.wait()
+        child.last_exit = describe_exit(child.last_code)
 
     async def _wait_needs(self, spec: ChildSpec) -> None:
         for name in spec.needs:
@@ -318,7 +364,7 @@ class Supervisor:
             ChildState.STOPPING,
             ChildState.STOPPED,
         )
-        reason = child.last_exit if event is ChildEvent.EXITED else event.value
+        reason = child.last_exit if event in (ChildEvent.EXITED, ChildEvent.REFUSED) else event.value
         if event is ChildEvent.FAILED:
             expected, reason = False, child.roll_failure
         level = logging.INFO if expected else logging.WARNING

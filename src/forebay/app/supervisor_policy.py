@@ -19,6 +19,7 @@ class ChildState(StrEnum):
     HUNG = "hung"  #: it took too long to get ready and was killed
     STOPPING = "stopping"  #: it was asked to end
     KILLING = "killing"  #: it did not end in time
+    REFUSED = "refused"  #: it ended, and to start it again is in vain
     STOPPED = "stopped"  #: it is gone for good
 
 
@@ -26,6 +27,7 @@ class ChildEvent(StrEnum):
     RELEASED = "released"  #: all that it needs has been ready once
     PROBED = "probed"
     EXITED = "exited"
+    REFUSED = "refused"  #: it ended by itself, and is judged not to start again
     OVERDUE = "overdue"  #: a deadline of the present state has passed
     RESTART = "restart"  #: the backoff is over
     ROLL = "roll"  #: another process is to take its place
@@ -53,6 +55,11 @@ MOVES: Final[dict[tuple[ChildState, ChildEvent], ChildState]] = {
     (S.ROLLING, E.STOP): S.STOPPING,
     (S.ROLLING, E.FAILED): S.READY,
     (S.ROLLING, E.PROBED): S.READY,  #: by the successor, whose predecessor is asked to end
+    (S.STARTING, E.REFUSED): S.REFUSED,
+    (S.READY, E.REFUSED): S.REFUSED,
+    (S.ROLLING, E.REFUSED): S.REFUSED,
+    (S.HUNG, E.REFUSED): S.REFUSED,
+    (S.REFUSED, E.STOP): S.STOPPED,
     (S.HUNG, E.EXITED): S.BACKOFF,
     (S.HUNG, E.STOP): S.KILLING,
     (S.BACKOFF, E.RESTART): S.STARTING,

@@ -41,6 +41,15 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     stop_stage: int = 0  #: children of a lower stage are gone before those of a higher one are asked to end
 
 
+class ChildEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process of a child ended without having been asked to."""
+
+    pid: int | None  #: None where it could not be started
+    code: int | None  #: as of `ChildProcess.wait`; None where it could not be started
+    is_overdue: bool  #: it was killed, for it was not ready in time
+    was_ready: bool  #: it, or one before it
+
+
 class ChildProcess:
     """A started process, until it has been reaped."""
 

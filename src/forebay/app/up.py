@@ -25,7 +25,10 @@ from forebay.app.config_edit import EditNews
 from forebay.app.config_model import list_secrets
 from forebay.app.config_running import SAVED_CONFIG
 from forebay.app.control_watch import save_config
+from forebay.app.machine_memory import describe_machine
 from forebay.app.redaction import LOG_FORMAT, RedactingFormatter
+from forebay.app.replica_files import LOGS_FOLDER
+from forebay.app.replica_keeper import ReplicaKeeper
 from forebay.app.secret_refs import keep_from_logs
 from forebay.app.supervisor import Supervisor
 from forebay.app.supervisor_policy import SERVING, ChildState, describe_exit
@@ -57,6 +60,7 @@ from forebay.core.routes import Endpoint
 from forebay.engines.model import EXIT_REFUSED
 
 START_FAILURES_MAX: Final = 3
+ENVIRONMENTS: Final = "environments"  #: of engines, within the data folder
 FRAME_S: Final = 0.1
 LOG_LINES: Final = 15
 EDITS_INTERVAL_S: Final = 0.5
@@ -138,6 +142,14 @@ class _Run:
             clock=self._clock,
             on_change=self._absorb_change,
         )
+        self._replicas = ReplicaKeeper(
+            run=config.run_path,
+            logs=config.logs_path / LOGS_FOLDER,
+            environments=config.data_path / ENVIRONMENTS,
+            mark=mark,
+            clock=self._clock,
+            machine=describe_machine(),
+        )
 
     async def run(self, question: str | None) -> int:
         loop = asyncio.get_running_loop()
@@ -148,9 +160,12 @@ class _Run:
         loop.add_signal_handler(ROLL_SIGNAL, self._begin_roll)
         async with asyncio.TaskGroup() as group:
             supervising = group.create_task(self._supervisor.run())
+            keeping = group.create_task(self._replicas.run())
             self._telling = group.create_task(self._tell(question))
             await supervising
             self._telling.cancel()
+            self._replicas.stop()  # only now: the workers needed them until they had drained
+            await keeping
             if self._rolling is not None:
                 await self._rolling
         if self._failure is not None:
@@ -164,6 +179,7 @@ class _Run:
         self._signals += 1
         if self._signals >= ENDING_AT_ONCE:
             self._supervisor.kill()
+            self._replicas.kill()
             if self._signals == ENDING_AT_ONCE:
                 self._display.say()  # the terminal has written ^C where its line had ended
                 self._display.say("Ending at once: requests in flight are cut off.")

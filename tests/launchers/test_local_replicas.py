@@ -1,0 +1,183 @@
+"""What only the local launcher does: who gets GPUs and memory, why a process ended, and which logs stay."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from launcher_contract import await_gone, await_status, replica
+from launcher_scenes import open_local
+
+from forebay.app import replica_keeper
+from forebay.app.launcher_local import LocalLauncher
+from forebay.app.machine_memory import MIB, measure_tree
+from forebay.app.replica_exits import Circumstances, is_final, judge_exit
+from forebay.app.replica_files import WANTED_FILE
+from forebay.app.replica_room import Grant, Machine, NoRoom, find_room
+from forebay.app.supervisor_process import ChildEnd
+from forebay.engines.deployment import ExitReason, ReplicaState, Resources
+from forebay.engines.model import LauncherError
+
+wishes = st.lists(
+    st.builds(
+        Resources,
+        gpus=st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0, 3.0]),
+        memory_mib=st.none() | st.integers(1, 2000),
+    ),
+    max_size=12,
+)
+
+
+@given(wishes, st.integers(0, 4), st.none() | st.integers(0, 4000))
+def test_nothing_is_promised_twice(wanted: list[Resources], gpus: int, memory_mib: int | None) -> None:
+    machine = Machine(gpus=tuple(map(str, range(gpus))), memory_mib=memory_mib)
+    granted: list[Grant] = []
+    for wish in wanted:
+        found = find_room(machine, granted, wish)
+        if isinstance(found, NoRoom):
+            assert found.reason.startswith("waits for")
+        else:
+            granted.append(found)
+            assert len(found.gpus) == -(-wish.gpus // 1)
+    for gpu in machine.gpus:
+        assert sum(min(1.0, each.resources.gpus) for each in granted if gpu in each.gpus) <= 1.0
+    if memory_mib is not None:
+        assert sum(each.resources.memory_mib or 0 for each in granted) <= memory_mib
+
+
+def test_what_shares_a_gpu_leaves_whole_ones_free() -> None:
+    machine, half = Machine(gpus=("0", "1")), Resources(gpus=0.5)
+    first = find_room(machine, [], half)
+    assert isinstance(first, Grant)
+    second = find_room(machine, [first], half)
+    assert isinstance(second, Grant)
+    assert first.gpus == second.gpus
+    whole = find_room(machine, [first, second], Resources(gpus=1))
+    assert isinstance(whole, Grant)
+    assert isinstance(find_room(machine, [first, second, whole], half), NoRoom)
+
+
+TORCH = ("Traceback (most recent call last):", "torch.OutOfMemoryError: CUDA out of memory. Tried to ...", "")
+
+
+@pytest.mark.parametrize(
+    ("code", "seen", "is_overdue", "reason"),
+    [
+        (-9, Circumstances(is_over_memory=True), False, ExitReason.OUT_OF_MEMORY),
+        (-9, Circumstances(has_kernel_killed=True), False, ExitReason.OUT_OF_MEMORY),
+        (-9, Circumstances(), False, ExitReason.CRASHED),
+        (-9, Circumstances(), True, ExitReason.STALLED),
+        (-9, Circumstances(last_words=TORCH), False, ExitReason.CRASHED),
+        (1, Circumstances(last_words=TORCH), False, ExitReason.OUT_OF_MEMORY),
+        (1, Circumstances(has_kernel_killed=True), False, ExitReason.CRASHED),
+        (-6, Circumstances(last_words=("what():  std::bad_alloc",)), False, ExitReason.OUT_OF_MEMORY),
+        (-11, Circumstances(), False, ExitReason.CRASHED),
+        (2, Circumstances(), False, ExitReason.REFUSED),
+        (3, Circumstances(), False, ExitReason.STALLED),
+        (0, Circumstances(last_words=TORCH), False, ExitReason.CRASHED),
+        (None, Circumstances(), False, ExitReason.CRASHED),
+    ],
+)
+def test_exits_are_told_apart(
+    code: int | None, seen: Circumstances, is_overdue: bool, reason: ExitReason
+) -> None:
+    end = ChildEnd(pid=1, code=code, is_overdue=is_overdue, was_ready=False)
+    assert judge_exit(end, seen) is reason
+
+
+def test_only_what_was_never_ready_is_refused_for_good() -> None:
+    assert is_final(ExitReason.REFUSED, was_ready=False)
+    assert not is_final(ExitReason.REFUSED, was_ready=True)
+    assert not any(
+        is_final(reason, was_ready=False) for reason in ExitReason if reason is not ExitReason.REFUSED
+    )
+
+
+def test_a_process_that_is_gone_has_no_memory_and_this_one_has() -> None:
+    held = measure_tree(os.getpid())
+    assert held is not None
+    assert MIB < held < 100_000 * MIB
+    assert measure_tree(2**22 + 1) is None
+
+
+async def check_room(folder: Path) -> None:
+    async with open_local(folder, Machine(memory_mib=500)) as scene:
+        launcher, first, second = scene.connect(), replica(memory_mib=300), replica(index=1, memory_mib=300)
+        await launcher.start(first)
+        await await_status(launcher, first.id, lambda each: each.state is ReplicaState.READY)
+        await launcher.start(second)
+        waiting = await await_status(launcher, second.id, lambda each: "waits for 300 MiB" in each.message)
+        assert waiting.state is ReplicaState.PENDING
+        assert not waiting.url
+        await launcher.stop(first.id)
+        await await_status(launcher, second.id, lambda each: each.state is ReplicaState.READY)
+
+
+def test_what_finds_no_room_waits_for_it(tmp_path: Path) -> None:
+    asyncio.run(check_room(tmp_path))
+
+
+async def check_logs_kept(folder: Path) -> None:
+    async with open_local(folder) as scene:
+        launcher = scene.connect()
+        for number in range(4):
+            each = replica(revision=f"r{number}", exit=2)
+            await launcher.start(each)
+            await await_status(launcher, each.id, lambda status: status.state is ReplicaState.REFUSED)
+            await launcher.stop(each.id)
+            await await_gone(launcher, each.id)
+        kept = [number for number in range(4) if await launcher.logs(f"chat-r{number}-0")]
+        assert kept == [2, 3]
+
+
+def test_a_bounded_number_of_logs_outlives_their_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_keeper, "ENDED_LOGS_MAX", 2)
+    asyncio.run(check_logs_kept(tmp_path))
+
+
+async def check_damage(folder: Path) -> None:
+    async with open_local(folder) as scene:
+        launcher, one = scene.connect(), replica()
+        await launcher.start(one)
+        await await_status(launcher, one.id, lambda each: each.state is ReplicaState.READY)
+        good = (scene.run / WANTED_FILE).read_bytes()
+        (scene.run / WANTED_FILE).write_bytes(b"{")
+        with pytest.raises(LauncherError, match=r"replicas\.json"):
+            await launcher.start(replica(index=1))
+        (scene.run / WANTED_FILE).write_bytes(good)
+        await launcher.start(replica(index=2))
+        await await_status(launcher, "chat-r1-2", lambda each: each.state is ReplicaState.READY)
+        assert (await await_status(launcher, one.id, lambda each: True)).restarts == 0
+
+
+def test_what_runs_goes_on_while_the_list_is_damaged(tmp_path: Path) -> None:
+    asyncio.run(check_damage(tmp_path))
+
+
+def test_without_a_supervisor_replicas_wait_and_say_for_what(tmp_path: Path) -> None:
+    async def check() -> None:
+        launcher, one = LocalLauncher(tmp_path / "run", tmp_path / "logs"), replica()
+        await launcher.start(one)
+        (status,) = await launcher.list()
+        assert status.state is ReplicaState.PENDING
+        assert "forebay up" in status.message
+
+    asyncio.run(check())
+
+
+def test_a_missing_environment_is_told_and_needs_no_process(tmp_path: Path) -> None:
+    async def check() -> None:
+
+        async with open_local(tmp_path) as scene:
+            launcher = scene.connect()
+            one = msgspec.structs.replace(replica(), environment="abc123")
+            await launcher.start(one)
+            status = await await_status(launcher, one.id, lambda each: each.state is ReplicaState.REFUSED)
+            assert "abc123 is not there" in status.message
+
+    asyncio.run(check())
