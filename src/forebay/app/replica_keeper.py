@@ -83,7 +83,7 @@ class ReplicaKeeper:
 
     Args:
         run: the folder `run` of the data folder.
-        logs: a folder of its own, for `ID.log`; it is made.
+        logs: a folder of its own, for `ID.log`; it is made when there is a replica.
         environments: where engines' environments are, one folder for each digest.
         mark: as of `Supervisor`.
         clock: for the times that are told.
@@ -106,7 +106,6 @@ class ReplicaKeeper:
     ) -> None:
         self._run, self._logs, self._environments = run, logs, environments
         self._clock, self._machine, self._plan, self._restart = clock, machine, plan, restart
-        logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._supervisor = Supervisor((), logs=logs, mark=mark, clock=clock, is_final=self._absorb_exit)
         self._places: dict[str, _Place] = {}
         self._held: dict[str, ReplicaStatus] = {}  # wanted, and not to be started now
@@ -182,6 +181,7 @@ class ReplicaKeeper:
         if isinstance(room, NoRoom):
             self._hold(replica, ReplicaState.PENDING, room.reason)
             return
+        self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             port = reserve_engine_port(self._ports.get(replica.id))
         except AddressUnavailable as error:
