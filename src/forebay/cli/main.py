@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from forebay.cli.alert_commands import alerts_app
+from forebay.cli.env_commands import env_app
 from forebay.cli.key_commands import keys_app
 from forebay.cli.ledger_commands import ledger_app
 from forebay.cli.options import AsJson, ConfigFile, Mirrors, Where, find_file
@@ -354,6 +355,7 @@ app.add_typer(tokens_app, name="tokens")
 app.command()(audit)
 app.add_typer(alerts_app, name="alerts")
 app.add_typer(route_app, name="route")
+app.add_typer(env_app, name="env")
 app.command()(fleet)
 
 

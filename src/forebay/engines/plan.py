@@ -10,8 +10,10 @@ from typing import Final
 import msgspec
 
 from forebay.engines.model import DRAIN_S, EngineKindUnknown, EngineSpec, LaunchPlan
+from forebay.engines.vllm_options import MODULE, compose_vllm_options, compose_vllm_variables
 
 STOP_MARGIN_S: Final = 5.0
+VLLM_STOP_MARGIN_S: Final = 30.0  #: several processes that end one after the other
 Options = Mapping[str, str | int | float]
 
 
@@ -73,9 +75,30 @@ def _plan_minilm(spec: EngineSpec, place: Place) -> LaunchPlan:
     )
 
 
+def _plan_vllm(spec: EngineSpec, place: Place) -> LaunchPlan:
+    """Needs the interpreter of an environment of vLLM as the place's Python."""
+    url = _format_url(place)
+    address = (f"--host={place.host}", f"--port={place.port}")
+    return LaunchPlan(
+        argv=(
+            *(place.python, "-m", MODULE, "serve", f"--model={spec.model}"),
+            *address,
+            *compose_vllm_options(spec),
+        ),
+        env=compose_vllm_variables(spec),
+        health_url=f"{url}/health",
+        probe_url=f"{url}/v1/completions",
+        probe_body=msgspec.json.encode({"model": spec.name, "prompt": "Hello", "max_tokens": 1}),
+        # Its imports alone are two minutes of processor time on a slow machine; large weights come on top.
+        ready_timeout_s=1800.0,
+        stop_timeout_s=DRAIN_S + VLLM_STOP_MARGIN_S,
+    )
+
+
 PLANS: Final[Mapping[str, Callable[[EngineSpec, Place], LaunchPlan]]] = {
     "llamacpp": _plan_llamacpp,
     "minilm": _plan_minilm,
+    "vllm": _plan_vllm,
 }
 
 

@@ -1,0 +1,56 @@
+"""Engine environments of one Forebay: where they are, and which of them deployments name."""
+
+from collections.abc import Iterable, Mapping
+
+from forebay.app.config import Config
+from forebay.engines.deployment import Deployment
+from forebay.engines.environment import BuiltEnvironment, EnvironmentInvalid, compute_digest, find_digest
+from forebay.engines.environment_recipes import find_recipe, list_recipes, load_recipe
+from forebay.engines.environment_store import EnvironmentStore
+from forebay.engines.environment_tools import find_platform
+
+
+def open_environments(config: Config) -> EnvironmentStore:
+    return EnvironmentStore(config.data_path)
+
+
+def list_wanted(deployments: Iterable[Deployment]) -> Mapping[str, str]:
+    """Digests that deployments name, and which do."""
+    wanted: dict[str, str] = {}
+    for deployment in deployments:
+        if digest := deployment.environment:
+            named = wanted.get(digest)
+            wanted[digest] = f"{named}, {deployment.name}" if named else f"deployment {deployment.name}"
+    return wanted
+
+
+def resolve_environment(
+    store: EnvironmentStore, name: str, *, engine: str, version: str, hardware: str
+) -> BuiltEnvironment:
+    """The environment that a deployment means.
+
+    Args:
+        name: a digest or its beginning, or a recipe; empty takes the recipe for the engine on that hardware.
+
+    Raises:
+        EnvironmentInvalid: there is none, or it is not built; says how to build it.
+    """
+    if name and name not in list_recipes():
+        built = store.find(find_digest(name, store.list_digests()))
+        if built is None:
+            raise EnvironmentInvalid(f"the environment {name} can't be read: build it anew")
+    else:
+        recipe = load_recipe(name) if name else find_recipe(engine, version, hardware)
+        digest = compute_digest(recipe, find_platform(recipe))
+        built = store.find(digest)
+        if built is None:
+            raise EnvironmentInvalid(
+                f"the environment of {recipe.name} is not built here: run `forebay env build {recipe.name}`"
+            )
+    if built.engine != engine:
+        raise EnvironmentInvalid(f"the environment {built.digest} is one of {built.engine}, not of {engine}")
+    if version and built.version != version:
+        raise EnvironmentInvalid(
+            f"the environment {built.digest} holds {built.engine} {built.version}, not {version}"
+        )
+    return built
