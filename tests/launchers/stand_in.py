@@ -1,6 +1,6 @@
 """A stand-in for an engine: a small server that ends in whatever way it is told.  Standard library alone.
 
-usage: stand_in.py --host=HOST --port=N [--exit=CODE] [--hold-mib=N] [--say=TEXT]; `--exit` comes before it serves.
+usage: stand_in.py --host=HOST --port=N [--exit=CODE] [--hold-mib=N] [--say=TEXT]; `--exit` comes first.
 GET /health: its process id.  /stream?n=N: N lines, 0.1 s apart.  /exit?code=N, /hold?mib=N: does so now.
 SIGTERM: no new requests, those in flight leave, then it ends with 0.
 """
