@@ -1,0 +1,331 @@
+"""Decides what is done next so that a deployment becomes what was asked for, and no caller notices.
+
+Pure: what is asked, what is known and the time go in; what is remembered, what is to be done and what is to
+serve come out.  It is called again and again, and what it could not do once it does the next time.  Where
+nobody could say what runs, it does nothing.
+
+A new revision gets ready beside the old one, takes a share of its requests that grows in steps, and is judged
+at each.  The old one's replicas stay until the new one has passed them all, so that a stop, or a way back, is
+one step: the new one loses its share at once and leaves.  Then one old replica goes for each new one that is
+ready; to go back from there is the same the other way round.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from forebay.engines.deployment import Deployment, Replica, ReplicaState, ReplicaStatus, Strategy
+from forebay.engines.judging import Figures, Judgement, Verdict, judge
+from forebay.engines.rollout_state import (
+    MOVES,
+    Decision,
+    Phase,
+    Share,
+    Start,
+    Stop,
+    Told,
+    Track,
+    Turn,
+    World,
+)
+
+CRASHES_MAX: Final = 3  #: in a row, of a replica that gets ready; then its revision is stopped
+PROVEN_MAX: Final = 5  #: revisions that served whole and are trusted when they are asked for again
+TURNS_MAX: Final = 2  #: at once: withdrawn, and asked for something else
+LEAVE_MAX_S: Final = 600.0  #: for requests in flight at a replica that leaves; then it is asked to end
+
+
+def decide(track: Track, wanted: Deployment | None, world: World) -> Decision:
+    """The next step.  `wanted` is None where the deployment is asked for no more."""
+    if world.replicas is None:
+        return Decision(track=track, serving=None)
+    told: list[Told] = []
+    track = _refresh(track, wanted)
+    for _ in range(TURNS_MAX):
+        turn = _find_turn(track, wanted, world)
+        if turn is None:
+            break
+        track, move = _move(track, wanted, turn, world.now_s)
+        told.append(move)
+    track, starts = _staff(track, wanted, world)
+    stops = _list_stops(track, world)
+    known = {status.id for status in world.replicas}
+    track = msgspec.structs.replace(
+        track, leaving={id: since for id, since in track.leaving.items() if id in known}
+    )
+    return Decision(
+        track=track, serving=_list_serving(track, world), actions=(*starts, *stops), told=tuple(told)
+    )
+
+
+def list_shares(deployment: Deployment) -> tuple[float, ...]:
+    """The shares at which a new revision is judged, before it takes everything over."""
+    if deployment.rollout.strategy is Strategy.BLUE_GREEN:
+        return (1.0,)
+    return tuple(share for share in deployment.rollout.steps if 0 < share <= 1) or (1.0,)
+
+
+def count_for(share: float, count: int) -> int:
+    """Replicas that a share of the requests of `count` needs."""
+    return max(1, math.ceil(share * count - 1e-9))
+
+
+# --- where the change stands --------------------------------------------------------------------------------
+
+
+def _refresh(track: Track, wanted: Deployment | None) -> Track:
+    """What may change at any time, such as the number of replicas, is that of what is asked for now."""
+    if wanted is None:
+        return track
+    if track.serving is None:
+        return msgspec.structs.replace(track, serving=wanted, proven=(), reason="it was asked for")
+    if track.serving.revision == wanted.revision:
+        stopped = track.stopped if track.candidate is not None else ""
+        return msgspec.structs.replace(track, serving=wanted, stopped=stopped)
+    if track.candidate is not None and track.candidate.revision == wanted.revision:
+        return msgspec.structs.replace(track, candidate=wanted)
+    return track
+
+
+def _find_turn(track: Track, wanted: Deployment | None, world: World) -> tuple[Turn, str] | None:
+    if wanted is None or track.serving is None:
+        return None
+    candidate = track.candidate
+    if candidate is None:
+        if wanted.revision in (track.serving.revision, track.stopped):
+            return None
+        return Turn.ASKED, f"revision {wanted.revision} was asked for"
+    # Of a third one nothing is begun before this change is through: there are replicas of two already.
+    is_free = track.phase is not Phase.REPLACING or wanted.revision == track.serving.revision
+    if is_free and wanted.revision not in (candidate.revision, track.stopped):
+        return Turn.WITHDRAWN, f"revision {wanted.revision} was asked for instead"
+    if failure := _find_failure(track, candidate, world):
+        return Turn.FAILED, failure
+    return _find_progress(track, track.serving, candidate, world)
+
+
+def _find_progress(
+    track: Track, serving: Deployment, candidate: Deployment, world: World
+) -> tuple[Turn, str] | None:
+    ready = len(_pick(world, candidate.revision, track.leaving, {ReplicaState.READY}))
+    if track.phase is Phase.PREPARING:
+        if track.is_trusted or not _pick(world, serving.revision, track.leaving, {ReplicaState.READY}):
+            # There is nothing to compare it with, or no need to.
+            return (Turn.TRUSTED, f"{ready} of its replicas are ready") if ready else None
+        if ready < _count_candidates(track, candidate, world):
+            return None
+        return Turn.PREPARED, f"{ready} of its replicas are ready"
+    if track.phase is Phase.WATCHING:
+        judged = _judge(track, candidate, world)
+        if judged.verdict is not Verdict.GOOD:
+            return None
+        is_last = track.step + 1 >= len(list_shares(candidate))
+        return (Turn.PROVEN if is_last else Turn.PASSED), judged.reason
+    if ready < min(world.count, 1) or _pick(world, serving.revision, track.leaving):
+        return None
+    return Turn.DONE, f"revision {candidate.revision} serves alone"
+
+
+def _judge(track: Track, candidate: Deployment, world: World) -> Judgement:
+    assert track.serving is not None
+    new = world.figures.get(candidate.revision)
+    if new is None:  # nobody could count: that is no answer
+        return Judgement(Verdict.OPEN, "its figures are not known")
+    old = world.figures.get(track.serving.revision, Figures())
+    return judge(new, old, candidate.rollout, world.now_s - track.since_s)
+
+
+def _find_failure(track: Track, candidate: Deployment, world: World) -> str:
+    """Why the candidate can't go on; empty where it can."""
+    crashes_max = 1 if track.phase is Phase.WATCHING else CRASHES_MAX
+    pending = ""
+    for status in _pick(world, candidate.revision, track.leaving):
+        words = f": {status.message}" if status.message else ""
+        if status.state is ReplicaState.REFUSED:
+            return f"replica {status.id} refuses to start{words}"
+        if status.failures >= crashes_max and status.state is not ReplicaState.READY:
+            return f"replica {status.id} ended by itself ({status.reason.value}){words}"
+        if status.state is not ReplicaState.READY:
+            pending = f"; {status.id} is {status.state.value}{words}"
+    if track.share > 0 and not track.is_trusted:
+        judged = _judge(track, candidate, world)
+        if judged.verdict is Verdict.BAD:
+            return judged.reason
+    if track.phase is not Phase.WATCHING and pending:
+        waited_s = world.now_s - track.since_s
+        if waited_s > candidate.rollout.ready_timeout_s:
+            return f"its replicas were not ready within {candidate.rollout.ready_timeout_s:g} s{pending}"
+    return ""
+
+
+def _move(
+    track: Track, wanted: Deployment | None, turned: tuple[Turn, str], now_s: float
+) -> tuple[Track, Told]:
+    turn, reason = turned
+    change = msgspec.structs.replace
+    candidate = track.candidate or wanted
+    assert candidate is not None
+    revision = candidate.revision
+    before = track.phase
+    track = change(track, phase=MOVES[before, turn], since_s=now_s, reason=reason)
+    match turn:
+        case Turn.ASKED:
+            is_trusted = revision in track.proven
+            track = change(
+                track,
+                candidate=candidate,
+                step=0,
+                share=0.0,
+                is_trusted=is_trusted,
+                began_s=now_s,
+                stopped="",
+            )
+        case Turn.PREPARED:
+            track = change(track, share=list_shares(candidate)[track.step])
+        case Turn.PASSED:
+            track = change(track, step=track.step + 1)
+        case Turn.TRUSTED | Turn.PROVEN:
+            track = change(track, share=1.0)
+        case Turn.DONE:
+            proven = [each for each in (*track.proven, *_name(track.serving)) if each != revision]
+            proven = [each for each in proven if each != track.stopped]
+            track = change(
+                track,
+                serving=candidate,
+                candidate=None,
+                share=0.0,
+                proven=tuple([*dict.fromkeys(proven), revision][-PROVEN_MAX:]),
+            )
+        case _:
+            stopped = revision if turn is Turn.FAILED else track.stopped
+            if before is Phase.REPLACING:
+                track = change(
+                    track, serving=candidate, candidate=track.serving, is_trusted=True, stopped=stopped
+                )
+            else:
+                track = change(track, candidate=None, share=0.0, stopped=stopped)
+    return track, Told(turn, revision, reason)
+
+
+def _name(deployment: Deployment | None) -> tuple[str, ...]:
+    return () if deployment is None else (deployment.revision,)
+
+
+# --- which replicas there are to be -------------------------------------------------------------------------
+
+
+def _count_candidates(track: Track, candidate: Deployment, world: World) -> int:
+    """Replicas of the candidate that are to be ready for what comes next."""
+    if world.count == 0:
+        return 1  # it is seen to work, or not, before it takes over; then it goes as well
+    if track.phase is Phase.REPLACING or track.is_trusted:
+        return world.count
+    return count_for(list_shares(candidate)[track.step], world.count)
+
+
+def _staff(track: Track, wanted: Deployment | None, world: World) -> tuple[Track, tuple[Start, ...]]:
+    """Starts what is missing and has leave what is too much."""
+    starts: list[Start] = []
+    leaving = dict(track.leaving)
+    plan = _plan_staff(track, wanted, world)
+    assert world.replicas is not None
+    for status in world.replicas:
+        if status.revision not in plan:
+            leaving.setdefault(status.id, world.now_s)
+    for revision, (deployment, count) in plan.items():
+        there = _pick(world, revision, leaving)
+        for status in sorted(there, key=_rank)[count:]:
+            leaving[status.id] = world.now_s
+        taken = {status.index for status in world.replicas if status.revision == revision}
+        waits = sum(status.state is ReplicaState.PENDING for status in there)
+        for _ in range(count - len(there) if not waits else 0):  # one that waits for room has others wait
+            index = next(number for number in range(len(taken) + 1) if number not in taken)
+            taken.add(index)
+            starts.append(
+                Start(
+                    Replica(
+                        deployment=track.name,
+                        revision=revision,
+                        index=index,
+                        spec=deployment.spec,
+                        environment=deployment.environment,
+                        resources=deployment.resources,
+                    )
+                )
+            )
+    return msgspec.structs.replace(track, leaving=leaving), tuple(starts)
+
+
+def _plan_staff(
+    track: Track, wanted: Deployment | None, world: World
+) -> Mapping[str, tuple[Deployment, int]]:
+    """How many of each revision."""
+    if wanted is None or track.serving is None:
+        return {}
+    serving, candidate = track.serving, track.candidate
+    if candidate is None:
+        return {serving.revision: (serving, world.count)}
+    new = _count_candidates(track, candidate, world)
+    old = world.count
+    if track.phase is Phase.REPLACING:
+        ready = len(_pick(world, candidate.revision, track.leaving, {ReplicaState.READY}))
+        # For each new one that is ready, one old one may go: together there are never fewer.
+        old = max(0, world.count - ready) if ready else len(_pick(world, serving.revision, track.leaving))
+        new = max(new, min(ready, world.count))
+    return {serving.revision: (serving, old), candidate.revision: (candidate, new)}
+
+
+def _rank(status: ReplicaStatus) -> tuple[bool, bool, int]:
+    """Who stays: what is ready, then what was there first."""
+    is_ready = status.state is ReplicaState.READY
+    return not is_ready, status.state is not ReplicaState.STARTING, status.index
+
+
+def _list_stops(track: Track, world: World) -> Iterable[Stop]:
+    assert world.replicas is not None
+    for status in world.replicas:
+        since = track.leaving.get(status.id)
+        if since is None or status.state in (ReplicaState.STOPPING, ReplicaState.STOPPED):
+            continue
+        answers_nobody = status.state is not ReplicaState.READY or status.id in world.free
+        if answers_nobody or world.now_s - since > LEAVE_MAX_S:
+            yield Stop(status.id)
+
+
+def _pick(
+    world: World, revision: str, leaving: Collection[str], states: Collection[ReplicaState] | None = None
+) -> Sequence[ReplicaStatus]:
+    """The replicas of a revision that are to stay, in any state or in one of these."""
+    ended = (ReplicaState.STOPPING, ReplicaState.STOPPED)
+    return [
+        status
+        for status in world.replicas or ()
+        if status.revision == revision
+        and status.id not in leaving
+        and (status.state in states if states is not None else status.state not in ended)
+    ]
+
+
+# --- what serves --------------------------------------------------------------------------------------------
+
+
+def _list_serving(track: Track, world: World) -> tuple[Share, ...]:
+    if track.serving is None:
+        return ()
+    old = _pick(world, track.serving.revision, track.leaving, {ReplicaState.READY})
+    candidate = track.candidate
+    if candidate is None:
+        return tuple(map(Share, old))
+    new = _pick(world, candidate.revision, track.leaving, {ReplicaState.READY})
+    if track.phase is Phase.REPLACING:
+        return tuple(map(Share, (*old, *new)))
+    if track.share == 0.0 or not new:
+        return tuple(map(Share, old))
+    if track.share >= 1.0 or not old:
+        return tuple(map(Share, new))
+    return (
+        *(Share(status, (1.0 - track.share) / len(old)) for status in old),
+        *(Share(status, track.share / len(new)) for status in new),
+    )
