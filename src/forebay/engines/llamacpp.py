@@ -32,7 +32,8 @@ MODULE: Final = "forebay.engines.llamacpp"
 LAST_WORDS_S: Final = 0.3
 
 
-def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
+    """All options; which of them a deployment may set, `accepted` says."""
     parser = build_parser(MODULE, "Serves a GGUF model through llama.cpp's server.")
     parser.add_argument("--model", required=True, help="path of a GGUF file, or embedded:smollm2-135m")
     parser.add_argument("--alias", help="the model's name for callers (the engine's name)")
@@ -61,7 +62,11 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=60.0,
         help="end with 3 when the model gives no sign of life for so long; 0 never does (%(default)s)",
     )
-    return parser.parse_args(arguments)
+    return parser
+
+
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    return make_parser().parse_args(arguments)
 
 
 def build_params(llama: Any, options: argparse.Namespace, path: Path) -> Any:

@@ -48,6 +48,7 @@ def _plan_llamacpp(spec: EngineSpec, place: Place) -> LaunchPlan:
         "--threads": spec.threads,
         "--slots": spec.slots,
         "--context-tokens": spec.context_tokens,
+        **{f"--{name}": str(value) for name, value in spec.arguments.items()},
     }
     url = _format_url(place)
     return LaunchPlan(
