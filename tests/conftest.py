@@ -4,7 +4,10 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from ssl import SSLContext
+from typing import Any
 
+import httpx._transports.default as httpx_transports
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -16,6 +19,25 @@ from redis_server import RedisServer
 # Ctrl-C would depend on how the suite was started.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_read_authorities = httpx_transports.create_ssl_context
+_authorities: dict[tuple[object, ...], SSLContext] = {}
+
+
+def _share_authorities(verify: Any = True, cert: Any = None, trust_env: bool = True) -> SSLContext:
+    """Has httpx read the authorities that it trusts once, and not for each client.
+
+    That is 25 ms of computing, and tests that ask until something is so would do little else.
+    """
+    if verify is not True or cert is not None:
+        return _read_authorities(verify=verify, cert=cert, trust_env=trust_env)
+    key = (trust_env, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    if key not in _authorities:
+        _authorities[key] = _read_authorities(trust_env=trust_env)
+    return _authorities[key]
+
+
+httpx_transports.create_ssl_context = _share_authorities
 
 # The same examples in each run, so that a change is what makes a run fail; FOREBAY_TEST_EXPLORE=1 looks for
 # new ones.  How long it takes to make up examples says something of the machine and nothing of Forebay.
