@@ -39,6 +39,7 @@ def test_every_field_of_an_event_comes_back_as_it_was_written(world: World) -> N
         "asked_model": "big",
         "mirror_of": "req_0",
         "hedged": "t2",
+        "batch": "batch_1/7",
     }
     full |= {"tags": (("a", "b"), ("c", "d"))}
     full |= {"units": (("searches", 3), ("b'\"]{$.é", 0))}

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict, Field, PrivateAttr, StrictBool, StrictFloat, StrictInt, model_validator
 
 from forebay.app.config_alerts import AlertsConfig
+from forebay.app.config_batch import BatchConfig
 from forebay.app.config_defaults import fill_engines_and_models
 from forebay.app.config_ledger import LedgerConfig
 from forebay.app.config_limits import LimitsConfig
@@ -301,6 +302,7 @@ class Config(Section):
         "say anything else.",
     )
     prices: PricesConfig = Field(default=PricesConfig(), description="What requests cost, for the bill.")
+    batch: BatchConfig = Field(default=BatchConfig(), description="OpenAI's files and batches.")
     alerts: AlertsConfig = Field(
         default=AlertsConfig(), description="Who is told when limits are nearly or wholly used."
     )
@@ -331,6 +333,10 @@ class Config(Section):
     @property
     def ledger_path(self) -> Path:
         return self.data_path / "ledger"
+
+    @property
+    def batch_path(self) -> Path:
+        return self.data_path / "batch"
 
     @property
     def run_path(self) -> Path:

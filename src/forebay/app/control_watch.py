@@ -217,6 +217,7 @@ RESTART_SETTINGS: Final = (
     "control.port",
     "ledger.segment_max_bytes",
     "ledger.keep_segments_s",
+    "batch",
 )
 _RESTART: Final = tuple((name, attrgetter(name)) for name in RESTART_SETTINGS)
 

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from forebay.app.atomic_file import create_private_folder, write_atomically
+from forebay.app.batch_place import make_batch_secret, open_batch_listener
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.config_edit import EditNews
@@ -102,6 +103,10 @@ def run_up(config: Config, ask: str | None = None) -> int:
         control = stack.enter_context(
             open_listener(config.control.host, config.control.port, section="control")
         )
+        batches = None
+        if config.batch.enabled:
+            batches = stack.enter_context(open_batch_listener(config.run_path))
+            make_batch_secret(config.run_path)
         place = Place(
             gateway_fd=gateway.fileno(),
             gateway_url=format_url(gateway),
@@ -109,6 +114,7 @@ def run_up(config: Config, ask: str | None = None) -> int:
             control_url=format_url(control),
             engine_ports=_reserve_engine_ports(config, stack),
             workers=config.gateway.workers or len(os.sched_getaffinity(0)),
+            batch_fd=None if batches is None else batches.fileno(),
         )
         write_atomically(find_engines_json(config), msgspec.json.encode(place.engine_urls), durable=False)
         save_config(find_started_json(config), config)

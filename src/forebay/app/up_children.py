@@ -21,10 +21,13 @@ from forebay.engines.model import EngineSpec, LaunchPlan
 from forebay.engines.plan import plan_engine
 
 CONTROL: Final = "control"
+BATCH: Final = "batch"
 WORKERS_STAGE, CONTROL_STAGE, ENGINES_STAGE = 0, 1, 2
 DRAIN_MARGIN_S: Final = 5.0  #: beyond the drain's own deadline, for last words and the last records
 WORKER_START_S: Final = 30.0
 CONTROL_STOP_S: Final = 10.0
+BATCH_STOP_S: Final = 10.0
+_WAITER: Final = Path(__file__).with_name("batch_waiter.py")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +39,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     control_url: str
     engine_ports: Mapping[str, int]
     workers: int
+    batch_fd: int | None = None  #: None where batches are not served
 
     @property
     def engine_urls(self) -> dict[str, str]:
@@ -56,10 +60,11 @@ class WorkerProbe:
 
 
 def plan_children(config: Config, place: Place) -> tuple[ChildSpec, ...]:
-    """Engines, control plane, workers, in the order in which they are shown."""
+    """Engines, control plane, workers, batches, in the order in which they are shown."""
     engines = [plan_engine_child(config, name, port) for name, port in place.engine_ports.items()]
     workers = [plan_worker(config, index, place) for index in range(place.workers)]
-    return (*engines, plan_control(config, place), *workers)
+    batches = () if place.batch_fd is None else (plan_batch(config, place, place.batch_fd),)
+    return (*engines, plan_control(config, place), *workers, *batches)
 
 
 def name_engine_child(engine: str) -> str:
@@ -122,6 +127,22 @@ def plan_control(config: Config, place: Place) -> ChildSpec:
         probe=HttpProbe(f"{place.control_url}/readyz"),
         stop_deadline_s=CONTROL_STOP_S,
         stop_stage=CONTROL_STAGE,
+    )
+
+
+def plan_batch(config: Config, place: Place, listen_fd: int) -> ChildSpec:
+    return ChildSpec(
+        name=BATCH,
+        argv=(
+            *(sys.executable, "-I", "-S", str(_WAITER), str(listen_fd), str(config.batch_path)),
+            *(sys.executable, "-m", "forebay.app.batch", "--data", str(config.data_path)),
+            *("--started-json", str(find_started_json(config)), "--gateway-url", place.gateway_url),
+            *("--listen-fd", str(listen_fd)),
+        ),
+        pass_fds=(listen_fd,),
+        needs=(CONTROL,),
+        stop_deadline_s=BATCH_STOP_S,
+        stop_stage=WORKERS_STAGE,
     )
 
 

@@ -21,6 +21,7 @@ import msgspec
 import uvloop
 
 from forebay.app.applied import Applied, save_applied
+from forebay.app.batch_place import BATCH_SOCKET, read_batch_secret
 from forebay.app.clock import SystemClock
 from forebay.app.redaction import log_to_stderr, redactor
 from forebay.app.secret_refs import read_secret
@@ -28,6 +29,7 @@ from forebay.app.supervisor_policy import RETIRE_SIGNAL
 from forebay.app.worker_files import SecretFiles, SnapshotFile
 from forebay.core.prices import PriceBook
 from forebay.core.routes import Endpoint, Snapshot
+from forebay.gateway.batch_door import BatchDoor
 from forebay.gateway.board import Board
 from forebay.gateway.compiling import build_state, list_problems
 from forebay.gateway.dialect import Dialect
@@ -99,7 +101,9 @@ class Worker:
         )
         spoken: dict[Endpoint, Dialect] = dict.fromkeys(Endpoint, openai)
         spoken.update(translators.SPOKEN)
-        self._app = App(self._service, openai, spoken, self._metrics)
+        door = BatchDoor(self._service, run_dir / BATCH_SOCKET)
+        self._service.intake.batch_secret = read_batch_secret(run_dir)
+        self._app = App(self._service, openai, spoken, self._metrics, door)
         self._server = Server(self._app.handle, limits.connections_max, self._service.memory, turn)
         self._listener = socket.socket(fileno=listen_fd)
         self._stopping = asyncio.Event()

@@ -25,6 +25,7 @@ class Kind(StrEnum):
     """Who asked."""
 
     REQUEST = "request"  #: a caller
+    BATCH = "batch"  #: a caller, with a line of a batch
     MIRROR = "mirror"  #: nobody: it is a copy of a caller's request, for comparison
 
 
@@ -98,10 +99,13 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     queued_ns: int = 0  #: of `duration_ns`, waiting for room in limits and at places
     hedged: str = ""  #: the target that was asked at the same time and did not answer
     hedged_tokens: int = 0  #: prompt tokens that it may have cost, by estimate
+    batch: str = ""  #: the line of a batch that was asked, `BATCH/LINE`
 
     @property
     def kind(self) -> Kind:
-        return Kind.MIRROR if self.mirror_of else Kind.REQUEST
+        if self.mirror_of:
+            return Kind.MIRROR
+        return Kind.BATCH if self.batch else Kind.REQUEST
 
 
 Event = Finished  #: the union of all events, once there are more

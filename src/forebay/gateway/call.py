@@ -81,9 +81,11 @@ class Call:
     on_left: Callable[[], None] | None = None
     task: asyncio.Task[None] | None = None
     path = ""
+    query = ""  # without its question mark
     received = 0
     started = False
     streaming = False
+    takes_pieces = False  # of the body, as they come
     version = ""  # of HTTP, where the parser may have gone on since
     _merged = 0  # pieces of the body that earlier reads brought
     _waiter: asyncio.Future[None] | None = None
@@ -112,6 +114,27 @@ class Call:
             await self._waiter
         if self.received > self.body_max:
             raise BodyOverflow
+        return self.take_body()
+
+    async def next_piece(self) -> bytes:
+        """What has come of the body since the piece before; empty at its end.
+
+        For bodies that are handed on as they come: while nobody asks, no more than a little is read.
+
+        Raises:
+            CallerGone: the caller left before the body was complete.
+        """
+        self.takes_pieces = True
+        while not self._chunks:
+            if self.left:
+                raise CallerGone
+            if self.body_done:
+                return b""
+            self._connection.resume_body(self)
+            self._waiter = self._connection.loop.create_future()
+            await self._waiter
+            self._waiter = None
+        self._merged = 0
         return self.take_body()
 
     def take_body(self) -> bytes:
@@ -240,7 +263,9 @@ class Call:
 
     def _wake(self) -> None:
         waiter = self._waiter
-        if waiter is not None and not waiter.done() and (self.body_done or self.left or self.is_over):
+        if waiter is None or waiter.done():
+            return
+        if self.body_done or self.left or self.is_over or self.takes_pieces:
             waiter.set_result(None)
 
     def merge_pieces(self) -> None:

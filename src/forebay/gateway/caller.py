@@ -27,7 +27,7 @@ FRAMING = (b"content-length", b"transfer-encoding")
 WANTED = frozenset(
     b"anthropic-beta anthropic-version authorization content-length content-type expect "
     b"inference-header-content-length traceparent tracestate transfer-encoding x-api-key "
-    b"x-forebay-debug x-forebay-filler x-forebay-session x-forebay-wait".split()
+    b"x-forebay-batch x-forebay-debug x-forebay-filler x-forebay-session x-forebay-wait".split()
 )
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -164,6 +164,7 @@ class CallerConnection(Sender, asyncio.Protocol):
         path = call.path
         if "?" in path or path[:1] != "/":
             call.path = strip_url(path)
+            call.query = path.partition("?")[2]
         names, headers = self.server.names, call.headers
         for name, value in self._headers.items():
             wanted = names.get(name, b"?")

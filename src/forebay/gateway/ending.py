@@ -245,6 +245,8 @@ class Ending:
             record = msgspec.structs.replace(
                 record, hedged=exchange.hedged, hedged_tokens=exchange.hedged_tokens
             )
+        if exchange.batch:
+            record = msgspec.structs.replace(record, batch=exchange.batch)
         if exchange.mirror_of:
             self._recorder.record(_pair(exchange, record))
             return

@@ -19,6 +19,7 @@ from forebay.core.errors import (
     UnknownPath,
 )
 from forebay.core.routes import MEDIA, Endpoint
+from forebay.gateway.batch_door import FILES, BatchDoor
 from forebay.gateway.call import Call
 from forebay.gateway.dialect import PathDialect, Spoken, TypedDialect
 from forebay.gateway.metrics_page import MetricsPage
@@ -36,7 +37,7 @@ MODELS = "/v1/models"
 _JSON = "content-type: application/json\r\n"
 _TEXT = "content-type: text/plain; charset=utf-8\r\n"
 _METRICS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
-KNOWN_PATHS = frozenset({*INFERENCE, MODELS, "/healthz", "/readyz", "/metrics", SERVER, *_HEALTH})
+KNOWN_PATHS = frozenset({*INFERENCE, MODELS, FILES, "/healthz", "/readyz", "/metrics", SERVER, *_HEALTH})
 _PATTERNS = ("/v2/models/{model}/infer", "/v2/models/{model}", "/v2/models/{model}/ready")
 
 
@@ -47,9 +48,17 @@ class App:
         dialect: of what needs no target.
         spoken: what the callers of each endpoint speak.
         metrics_folder: where all workers keep their counters.
+        batches: the way to files and batches, where there is one.
     """
 
-    def __init__(self, service: Service, dialect: Dialect, spoken: Spoken, metrics_folder: Path) -> None:
+    def __init__(
+        self,
+        service: Service,
+        dialect: Dialect,
+        spoken: Spoken,
+        metrics_folder: Path,
+        batches: BatchDoor | None = None,
+    ) -> None:
         self.service = service
         self.ready = True
         self._dialect = dialect
@@ -59,6 +68,7 @@ class App:
         self._tensors = cast(PathDialect, spoken[Endpoint.INFER])
         self._tensor_models = TensorModels(service, self._tensors)
         self._metrics = MetricsPage(metrics_folder)
+        self._batches = batches
 
     def handle(self, call: Call) -> Coroutine[Any, Any, None] | None:
         """Answers one call, or returns the coroutine that does; neither raises."""
@@ -82,6 +92,8 @@ class App:
             headers = _JSON
             if error.status == 401:
                 headers += "www-authenticate: Bearer\r\n"
+            if error.retry_after_s is not None:
+                headers += f"retry-after: {error.retry_after_s}\r\n"
             if isinstance(error, MethodNotAllowed):
                 headers += f"allow: {'POST' if path in INFERENCE else 'GET, HEAD'}\r\n"
             call.respond(error.status, headers, self._find_dialect(path).encode_error(error))
@@ -101,6 +113,9 @@ class App:
 
     async def _serve_other(self, call: Call, path: str) -> None:
         method = call.method
+        if self._batches is not None and self._batches.knows(path):
+            await self._batches.serve(call)
+            return
         of_tensors = self._tensor_models.knows(path)
         known = of_tensors or path in KNOWN_PATHS or path.startswith(f"{MODELS}/")
         if not known:
@@ -142,7 +157,7 @@ class App:
 def _suggest_path(path: str) -> str:
     """What was meant, where a client's base URL has no /v1 or one too many, or a name is almost right."""
     tail = path[:200].rstrip("/").removeprefix("/v1").removeprefix("/v1")
-    close = difflib.get_close_matches(f"/v1{tail}", [*INFERENCE, MODELS], n=1, cutoff=0.9)
+    close = difflib.get_close_matches(f"/v1{tail}", [*INFERENCE, MODELS, FILES], n=1, cutoff=0.9)
     if close:
         return f"did you mean {close[0]}?"
     return f"this gateway serves {', '.join(sorted({*KNOWN_PATHS, *_PATTERNS}))}"

@@ -3,6 +3,9 @@
 It takes each byte of a body into account before it is held, and none before it has come.
 """
 
+from hmac import compare_digest
+
+from forebay.core.batch_calls import INNER_PREFIX
 from forebay.core.clock import Clock
 from forebay.core.errors import BodyTooLarge, ForebayError, Overloaded, Unauthenticated
 from forebay.core.keys import KeyEntry, compute_key_digest
@@ -23,6 +26,7 @@ class Intake:
     def __init__(self, clock: Clock, memory: Memory) -> None:
         self._monotonic_ns = clock.monotonic_ns
         self._memory = memory
+        self.batch_secret = b""  #: of the process that runs batches; empty: there is none
 
     def admit(self, exchange: Exchange, key: KeyState) -> None:
         """Reads what the request wants, and makes its plan; raises the refusal if it may not have it."""
@@ -72,7 +76,7 @@ class Intake:
             Unauthenticated: no key, or none that opens anything.
         """
         credential = call.headers.get(b"authorization")
-        key = _find_key(state, credential, now_ns) if credential is not None else None
+        key = _find_key(state, credential, now_ns, self.batch_secret) if credential is not None else None
         if key is not None:
             return key
         own = call.headers.get(b"x-api-key") if call.path.startswith(ANTHROPIC_PATHS) else None
@@ -129,7 +133,7 @@ class Intake:
         return True
 
 
-def _find_key(state: State, credential: bytes, now_ns: int) -> KeyState | None:
+def _find_key(state: State, credential: bytes, now_ns: int, batch_secret: bytes = b"") -> KeyState | None:
     """The key that a credential opens now."""
     key = state.known.get(credential)
     if key is not None:
@@ -137,12 +141,22 @@ def _find_key(state: State, credential: bytes, now_ns: int) -> KeyState | None:
     scheme, _, secret = credential.partition(b" ")
     secret = secret.strip()
     key = state.find_key(compute_key_digest(secret)) if scheme.lower() == b"bearer" else None
+    if key is None and batch_secret and secret.startswith(INNER_PREFIX):
+        key = _find_key_for_batches(state, secret, batch_secret)
     if key is None or now_ns >= key.expires_ns:
         return None
     # In its plain spelling alone: of the others, one key has too many.
     if credential == b"Bearer " + secret and len(state.known) < KNOWN_MAX:
         state.known[credential] = key
     return key
+
+
+def _find_key_for_batches(state: State, secret: bytes, expected: bytes) -> KeyState | None:
+    """The key that a line of a batch is asked for: the process that runs them says which, and who it is."""
+    given, _, key_id = secret.partition(b".")
+    if not compare_digest(given, expected):
+        return None
+    return state.find_key_for_batches(key_id.decode("latin-1"))
 
 
 def _too_large(size_max: int) -> BodyTooLarge:

@@ -119,6 +119,7 @@ class Exchange(Common):
     """
 
     answer = b""  #: whole and good, where it is to be compared
+    batch = ""  #: the line of a batch that it is for
     blamed: ReplicaLoad | None = None  #: a place against which a status that it answered with was counted
     cost_estimate: int | None = None  #: nano-USD, where a limit wants to know
     filler: Filler | None = None  #: that the stream began with, and to which the answer is joined

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from forebay.core.batch_calls import MARK_HEADER
 from forebay.core.clock import Clock
 from forebay.core.errors import (
     CallerLeft,
@@ -42,6 +43,7 @@ from forebay.net.connection import ALL, SOME, Connection
 logger = logging.getLogger("forebay.gateway")
 
 SWEEP_S = 0.1
+MARK_MAX_CHARS = 100  #: that name the line of a batch
 
 
 class Service:
@@ -114,6 +116,8 @@ class Service:
         try:
             key = intake.authenticate(exchange.state, call, exchange.at_ns)
             exchange.key = key.entry
+            if key.is_batch:
+                exchange.batch = call.headers.get(MARK_HEADER, b"").decode("latin-1")[:MARK_MAX_CHARS]
             if self.draining:
                 raise Draining(DRAINING, retry_after_s=1)
             if self.recorder.is_full:

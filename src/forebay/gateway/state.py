@@ -4,10 +4,12 @@ Immutable once built; a request keeps the one that it started with until it ends
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from forebay.core.errors import TargetError, Untranslatable
-from forebay.core.keys import KeyEntry
+from forebay.core.keys import PRIORITIES, KeyEntry
 from forebay.core.limits import QueueRules
 from forebay.core.routes import Endpoint, Hedge, Route, Snapshot, Target
 from forebay.gateway.crossing import Crossing
@@ -85,6 +87,7 @@ class KeyState:
     expires_ns: int  #: wall clock; NEVER for a key that does not end by itself
     is_bounded: bool  #: whether its requests' context or output has a limit
     routes: Mapping[str, RouteState]  #: what it may call, without the targets that its rights reject
+    is_batch: bool = False  #: lines of its batches are asked with it, and nothing else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +124,14 @@ class State:
             is_bounded=entry.context_max_tokens is not None or entry.output_max_tokens is not None,
             routes=routes,
         )
+
+    def find_key_for_batches(self, key_id: str) -> KeyState | None:
+        """The key with this id, as requests of its batches have it: in the class that waits."""
+        entry = next((entry for entry in self.keys.values() if entry.id == key_id), None)
+        key = None if entry is None else self.find_key(entry.digest)
+        if key is None:
+            return None
+        return replace(key, entry=msgspec.structs.replace(key.entry, priority=PRIORITIES[-1]), is_batch=True)
 
     def filter_route(self, model: str, entry: KeyEntry) -> RouteState | None:
         """What a key's rights leave of one route; None if that is nothing."""

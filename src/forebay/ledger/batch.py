@@ -32,7 +32,7 @@ _RANGES = (
 _TEXTS = (
     *("request_id", "key", "project", "team", "endpoint", "model", "target", "pool", "tier"),
     *("route_hash", "error", "experiment", "variant", "region", "version", "asked_model", "mirror_of"),
-    "hedged",
+    *("hedged", "batch"),
 )
 # Each record passes here, so a group of fields is fetched by one call in C.
 _GROUPS = tuple((low, high, names, attrgetter(*names)) for low, high, names in _RANGES)

@@ -189,7 +189,7 @@ def _make_segment(row: RowMapping) -> Segment:
 _SOURCES = {
     **{"key_id": "key", "outcome": "outcome.value", "usage_source": "usage_source.value"},
     **{f"tokens_{name}": f"tokens.{name}" for name in TOKEN_CLASSES},
-    "kind": "kind.value",  # which follows from `mirror_of`
+    "kind": "kind.value",  # which follows from `mirror_of` and `batch`
 }
 #: Columns that are no field of an event, or not as they are, in the order in which `_insert_events` has them.
 _ADDED = ("segment_id", "position", "cost_nano_usd", "price_id", "tags", "units")

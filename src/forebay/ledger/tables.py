@@ -105,6 +105,7 @@ events = Table(
     Column("queued_ns", BigInteger, nullable=False, server_default="0"),
     Column("hedged", Text, nullable=False, server_default=""),  # the target that did not answer
     Column("hedged_tokens", BigInteger, nullable=False, server_default="0"),
+    Column("batch", Text, nullable=False, server_default=""),  # the line of one; empty: of none
     UniqueConstraint("segment_id", "position"),
     Index(None, "at_ns"),
     Index(

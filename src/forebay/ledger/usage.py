@@ -262,9 +262,10 @@ def _list_conditions(table: Table, query: UsageQuery, dialect: str) -> list[Colu
         conditions.append(time < query.until_ns // unit)
     if query.key is not None:
         conditions.append(table.c.key_id == query.key)
-    kind = query.kind or (None if UsageBy.KIND in query.by else Kind.REQUEST)
-    if kind is not None:
-        conditions.append(table.c.kind == kind.value)
+    if query.kind is not None:
+        conditions.append(table.c.kind == query.kind.value)
+    elif UsageBy.KIND not in query.by:
+        conditions.append(table.c.kind != Kind.MIRROR.value)
     for name in ("model", "version", "experiment", "variant"):
         if (value := getattr(query, name)) is not None:
             conditions.append(table.c[name] == value)
