@@ -1,6 +1,5 @@
 """Routing through a real worker: where requests go, what becomes of counts, and what is told of it."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +14,12 @@ import pytest
 from forebay.core.keys import KeyEntry
 from forebay.core.limits import Limit, Measure, Period, WhenAway
 from forebay.core.routes import Affinity, Choosing, Endpoint, GatewayLimits, Order, Route, Target, Timeouts
+from forebay.gateway.policy.load import EJECT_AFTER
 from forebay.testing.answers import chunk, sse_head
 from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_key
 from forebay.testing.openai import chat_chunk, error_answer, event, rate_limited, well_behaved
 from forebay.testing.recorded import RecordedRequest
-from forebay.testing.steps import Close, Reset, Script, Sleep
+from forebay.testing.steps import Close, Gate, Reset, Script, Sleep, Wait
 from forebay.testing.threaded import ThreadedUpstream
 from forebay.testing.upstream import Answer
 
@@ -88,6 +88,16 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         yield Fleet(tmp_path, stack)
 
 
+def held(gate: Gate) -> Answer:
+    """Answers once the gate is open."""
+    answer = well_behaved("Hello")
+
+    def choose(request: RecordedRequest) -> Script:
+        return [Wait(gate), *answer(request)] if callable(answer) else answer
+
+    return choose
+
+
 def slow(seconds: float) -> Answer:
     answer = well_behaved("Hello")
 
@@ -144,11 +154,12 @@ def test_counts_are_closed_however_a_request_ends(fleet: Fleet, name: str) -> No
 
 
 def test_what_is_in_flight_counts_also_over_a_new_snapshot(fleet: Fleet) -> None:
-    fleet.add("one", slow(3), requests_max=2)
-    fleet.add("two", slow(3), requests_max=2)
+    gate = Gate()
+    fleet.add("one", held(gate), requests_max=2)
+    fleet.add("two", held(gate), requests_max=2)
     route = fleet.make_route()
     fleet.start(route)
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool, gate:
         asked = [pool.submit(fleet.ask) for _ in range(2)]
         fleet.gateway.until(lambda: sum(fleet.count().values()) == 2)
         more = msgspec.structs.replace(
@@ -160,6 +171,7 @@ def test_what_is_in_flight_counts_also_over_a_new_snapshot(fleet: Fleet) -> None
         found = {each["target"]: each["requests"] for each in fleet.explain()["candidates"]}
         assert found["one#0"] + found["two#0"] == 2
         assert found["new"] == found["one#0"]  # the same place
+        gate.open()
         assert all(each.result().status_code == 200 for each in asked)
     fleet.gateway.wait_idle()
     assert {each["requests"] for each in fleet.explain()["candidates"]} == {0}
@@ -169,17 +181,21 @@ def test_what_is_in_flight_counts_also_over_a_new_snapshot(fleet: Fleet) -> None
 
 
 def test_a_full_tier_spills_and_a_key_that_may_not_leave_it_stays(fleet: Fleet) -> None:
-    fleet.add("own", slow(2), tier="provisioned", requests_max=4)
-    fleet.add("cloud", slow(0), tier="provider")
+    gate = Gate()
+    fleet.add("own", held(gate), tier="provisioned", requests_max=4)
+    fleet.add("cloud", well_behaved("Hello"), tier="provider")
     barred = msgspec.structs.replace(make_key("fb-barred", id="k2"), tier_max="autoscaled")
     fleet.start(keys=[make_key(), barred])
-    with ThreadPoolExecutor(24) as pool:
+    with ThreadPoolExecutor(24) as pool, gate:
         asked = [pool.submit(fleet.ask) for _ in range(12)]
+        fleet.gateway.until(lambda: sum(fleet.count().values()) == 12)
+        counts = fleet.count()
+        # Up to three fill less than spills, and five are more than the level from which all do.
+        assert 3 < counts["own"] <= 5
         stay = [pool.submit(fleet.ask, authorization="Bearer fb-barred") for _ in range(8)]
+        fleet.gateway.until(lambda: fleet.count()["own"] == counts["own"] + 8)
+        gate.open()
         assert {each.result().status_code for each in (*asked, *stay)} == {200}
-    counts = fleet.count()
-    assert counts["own"] >= 8 + 3
-    assert counts["cloud"] >= 4
     key = {record.target for record in fleet.gateway.records() if record.key == "k2"}
     assert key == {"own#0"}
 
@@ -188,9 +204,13 @@ def test_failures_go_elsewhere_and_after_some_the_place_is_left_alone(fleet: Fle
     fleet.add("ill", error_answer(500))
     fleet.add("well", well_behaved("Hello"))
     fleet.start()
-    for _ in range(40):
+    for _ in range(400):
         assert fleet.ask().status_code == 200
-    assert fleet.count()["ill"] == 5
+        if fleet.count()["ill"] == EJECT_AFTER:
+            break
+    for _ in range(8):
+        assert fleet.ask().status_code == 200
+    assert fleet.count()["ill"] == EJECT_AFTER
     candidates = {each["pool"]: each for each in fleet.explain()["candidates"]}
     assert candidates["ill"]["rejected"] == "ejected"
     assert candidates["ill"]["why"].startswith("it failed too often in a row; back in ")
@@ -252,15 +272,16 @@ def test_a_request_goes_where_it_can_be_answered(fleet: Fleet) -> None:
 
 
 def test_no_caller_fills_a_tier_with_what_it_names(fleet: Fleet) -> None:
-    fleet.add("own", slow(5), tier="provisioned", tokens_max=100_000)
+    gate = Gate()
+    fleet.add("own", held(gate), tier="provisioned", tokens_max=100_000)
     fleet.add("paid", well_behaved("Hi"), tier="provider")
     limit = Limit(id="l", owner="key k", measure=Measure.TOTAL_TOKENS, amount=10**13, period=Period.DAY)
     fleet.start(keys=[msgspec.structs.replace(make_key(), limits=("l",))], quotas=(limit,))
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, gate:
         greedy = pool.submit(fleet.ask, {**CHAT, "max_tokens": 2_000_000_000})
-        while not fleet.count()["own"] and not greedy.done():
-            time.sleep(0.01)
+        fleet.gateway.until(lambda: fleet.count()["own"])
         explained = fleet.explain()
+        gate.open()
         assert greedy.result().status_code == 200
     loads = {each["pool"]: each["tokens"] for each in explained["candidates"]}
     assert 0 < loads["own"] < 1000
@@ -268,13 +289,15 @@ def test_no_caller_fills_a_tier_with_what_it_names(fleet: Fleet) -> None:
 
 
 def test_our_own_limit_of_connections_drains_no_tier(fleet: Fleet) -> None:
-    fleet.add("own", slow(0.5), tier="provisioned", connections_max=2)
+    gate = Gate()
+    fleet.add("own", held(gate), tier="provisioned", connections_max=2)
     fleet.add("paid", well_behaved("Hi"), tier="provider")
     fleet.start()
-    with ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(lambda _: fleet.ask().status_code, range(12)))
-    assert set(answers) == {200}
-    assert fleet.count()["paid"] > 0, "the limit was met"
+    with ThreadPoolExecutor(12) as pool, gate:
+        asked = [pool.submit(fleet.ask) for _ in range(12)]
+        fleet.gateway.until(lambda: fleet.count() == {"own": 2, "paid": 10})
+        gate.open()
+        assert {each.result().status_code for each in asked} == {200}
     explained = fleet.explain()
     assert explained["tiers"][0]["spill"] == 0
 
@@ -318,7 +341,7 @@ def test_the_field_user_is_a_session_where_the_model_says_so(fleet: Fleet) -> No
 
 
 def test_a_slow_place_gets_little(fleet: Fleet) -> None:
-    fleet.add("slow", slow(0.6))
+    fleet.add("slow", slow(1.5))
     fleet.add("one", slow(0.01))
     fleet.add("two", slow(0.01))
     fleet.start()
@@ -328,13 +351,15 @@ def test_a_slow_place_gets_little(fleet: Fleet) -> None:
 
 
 def test_many_at_once_are_shared_by_all_replicas(fleet: Fleet) -> None:
+    gate = Gate()
     for _ in range(4):
-        fleet.add("p", slow(0.4))
+        fleet.add("p", held(gate))
     fleet.start(fleet.make_route(choosing=Choosing(order=Order.LOAD, affinity=Affinity.PREFIX)))
-    started = time.monotonic()
-    with ThreadPoolExecutor(40) as pool:
-        list(pool.map(lambda _: fleet.ask(), range(40)))
-    assert time.monotonic() - started < 20
+    with ThreadPoolExecutor(40) as pool, gate:
+        asked = [pool.submit(fleet.ask) for _ in range(40)]
+        fleet.gateway.until(lambda: sum(fleet.count().values()) == 40)
+        gate.open()
+        assert {each.result().status_code for each in asked} == {200}
     assert max(fleet.count().values()) <= 16  # all begin alike
 
 
