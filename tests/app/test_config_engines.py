@@ -86,7 +86,7 @@ def test_an_address_in_brackets_keeps_them() -> None:
         ("engine: vllm", "metrics: http://h/m", 4, "pools.gpu.metrics", "several replicas"),
         ("requests: 2", "requests: 0", 6, "pools.gpu.warm_up.requests", "1"),
         ("requests: 2", "prompt: x, prompts_file: y", 6, "pools.gpu.warm_up.prompts_file", "can't be used"),
-        ("requests: 2", "prompt: x, prompts_file: y", 6, "pools.gpu.warm_up", "not both"),
+        ("requests: 2", "prompt: x, prompts_file: y", 6, "pools.gpu.warm_up", "not several"),
         ("requests: 2", "prompts_file: none.txt", 6, "pools.gpu.warm_up.prompts_file", "No such file"),
         ("requests: 2", "prompts_file: empty.txt", 6, "pools.gpu.warm_up.prompts_file", "no prompt"),
         ("model: llama", "dialect: anthropic", 6, "pools.gpu.warm_up", "speaks `anthropic`"),

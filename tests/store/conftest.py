@@ -5,6 +5,7 @@ import pytest
 CONTRACT = {
     "test_alert_repo",
     "test_audit",
+    "test_deployment_repo",
     "test_key_changes",
     "test_key_repo",
     "test_migration_cache_writes",

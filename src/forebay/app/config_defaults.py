@@ -16,6 +16,7 @@ EMBEDDED_ENGINES: Final[Mapping[str, Mapping[str, str]]] = {
 ENDPOINTS_BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     "llamacpp": (Endpoint.CHAT.value, Endpoint.COMPLETIONS.value),
     "minilm": (Endpoint.EMBEDDINGS.value,),
+    "vllm": (Endpoint.CHAT.value, Endpoint.COMPLETIONS.value),
 }
 
 
@@ -23,10 +24,13 @@ def fill_engines_and_models(data: Mapping[str, Any]) -> dict[str, Any]:
     """The rule for what the file leaves out.
 
     Engines of the file are always started, and embedded ones when a target names them.  Without `models`,
-    every engine answers under its own name; without `engines` as well, both embedded ones do.
+    every engine answers under its own name; without `engines` and `deployments` as well, both embedded ones
+    do.
     """
     filled = {"data": {}, **data}
     if "models" not in filled:
+        if filled.get("deployments"):
+            filled.setdefault("engines", {})
         engines = filled.setdefault("engines", dict(EMBEDDED_ENGINES))
         filled["models"] = _name_models_after(engines)
     elif isinstance(filled["models"], Mapping) and isinstance(filled.get("engines", {}), Mapping):
@@ -40,10 +44,11 @@ def fill_engines_and_models(data: Mapping[str, Any]) -> dict[str, Any]:
 def drop_left_out(data: Mapping[str, Any]) -> dict[str, Any]:
     """The values without the keys that have none: they count as left out.
 
-    A name below `engines` or `models` stays, as an empty section, so that what it lacks is reported.
+    A name below `engines`, `models` or `deployments` stays, as an empty section, so that what it lacks is
+    reported.
     """
     kept: dict[str, Any] = _drop_nulls(data)
-    for section in ("engines", "models"):
+    for section in ("engines", "models", "deployments"):
         names = data.get(section)
         if isinstance(names, Mapping):
             kept[section] = {name: kept[section].get(name, {}) for name in names}

@@ -41,6 +41,7 @@ MetricsPlace = Annotated[
     AfterValidator(_check_metrics),
     WithJsonSchema({"type": "string", "pattern": "^(auto|off|:[0-9]+/|/|https?:)"}),
 ]
+Prompt = Annotated[str, Field(min_length=1, max_length=100_000)]
 AdapterName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -50,13 +51,14 @@ class WarmUpConfig(Section):
     requests: Annotated[StrictInt, Field(ge=1, le=100)] = Field(
         default=3, description="How many have to be answered well, one after the other."
     )
-    prompt: Annotated[str, Field(min_length=1, max_length=100_000)] | None = Field(
-        default=None, description=f"What they ask; null asks `{WARM_UP_PROMPT}`."
-    )
+    prompt: Prompt | None = Field(default=None, description=f"What they ask; null asks `{WARM_UP_PROMPT}`.")
     prompts_file: ResolvedPath | None = Field(
         default=None,
         description="Text file with a prompt a line, which are asked in turn; instead of `prompt`. At most 1 "
         "MiB.",
+    )
+    prompts: Annotated[tuple[Prompt, ...], Field(max_length=100)] = Field(
+        default=(), description="Several that are asked in turn; instead of `prompt`."
     )
     output_tokens: Annotated[StrictInt, Field(ge=1, le=4096)] = Field(
         default=16, description="Tokens of each answer at most."
@@ -70,8 +72,8 @@ class WarmUpConfig(Section):
 
     @model_validator(mode="after")
     def _check_prompts(self) -> "WarmUpConfig":
-        if self.prompt is not None and self.prompts_file is not None:
-            raise ValueError("give `prompt` or `prompts_file`, not both")
+        if sum((self.prompt is not None, self.prompts_file is not None, bool(self.prompts))) > 1:
+            raise ValueError("give one of `prompt`, `prompts` and `prompts_file`, not several")
         return self
 
 

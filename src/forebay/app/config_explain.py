@@ -15,7 +15,7 @@ from forebay.app.config_problems import ConfigProblem, format_key
 from forebay.app.config_settings import find_key_elsewhere, find_keys
 from forebay.app.config_source import KeyPath, Source
 
-_KINDS: Final = ("llamacpp", "minilm")
+_KINDS: Final = ("llamacpp", "minilm")  #: of `engines`
 
 Words = tuple[str, str]
 
@@ -114,6 +114,13 @@ def _explain_at_most(ctx: Mapping[str, Any]) -> Words:
     return f"must be at most {most}", ""
 
 
+def _explain_less(ctx: Mapping[str, Any]) -> Words:
+    given, limit = ctx["input"], ctx["lt"]
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    hint = f"a share: {given:g} % is {given / 100:g}" if is_number and limit == 1 <= given <= 100 else ""
+    return f"must be less than {limit:g}", hint
+
+
 def _hint_unknown_key(path: KeyPath) -> str:
     known = find_keys(path[:-1])
     word = str(path[-1])
@@ -140,7 +147,7 @@ _TABLE: Final[dict[str, Callable[[Mapping[str, Any]], Words]]] = {
     "list_type": lambda ctx: ("must be a list", "write `[a, b]`, or `- a` on lines of their own"),
     "greater_than": lambda ctx: (f"must be more than {ctx['gt']:g}", ""),
     "greater_than_equal": lambda ctx: (f"must be at least {ctx['ge']}", ""),
-    "less_than": lambda ctx: (f"must be less than {ctx['lt']:g}", ""),
+    "less_than": _explain_less,
     "less_than_equal": _explain_at_most,
     "string_too_short": lambda ctx: ("must not be empty", ""),
     "string_too_long": lambda ctx: (f"is longer than {ctx['max_length']} characters", ""),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from forebay.app.config_explain import suggest_hint
+from forebay.app.config_pools_checks import list_deployed_models
 from forebay.app.config_problems import Severity
 from forebay.app.config_source import KeyPath
 
@@ -15,7 +16,7 @@ Found = tuple[KeyPath, str, str, Severity, bool]
 
 def check_mirrors(data: Mapping[str, Any]) -> Iterator[Found]:
     """Mistakes and warnings; settings of a wrong type are passed over, since they are reported already."""
-    models = _mapping(data.get("models"))
+    models = {**list_deployed_models(data), **_mapping(data.get("models"))}
     for name, model in models.items():
         mirrors = _mapping(model).get("mirrors")
         seen: list[str] = []

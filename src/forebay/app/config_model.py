@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, StrictBool, StrictFloat, St
 from forebay.app.config_alerts import AlertsConfig
 from forebay.app.config_batch import BatchConfig
 from forebay.app.config_defaults import fill_engines_and_models
+from forebay.app.config_deployments import Deployments, LaunchersConfig
 from forebay.app.config_ledger import LedgerConfig
 from forebay.app.config_limits import LimitsConfig
 from forebay.app.config_mirrors import MIRRORS_MAX, MirrorConfig
@@ -300,6 +301,14 @@ class Config(Section):
         default_factory=dict,
         description="What holds for all targets of a tier, by its name, where neither they nor their pools "
         "say anything else.",
+    )
+    deployments: Deployments = Field(
+        default_factory=dict,
+        description="What runs behind the gateway, and is changed without downtime, by name; "
+        "docs/deployments.md says how. Those that `forebay apply` makes are beside these.",
+    )
+    launchers: LaunchersConfig = Field(
+        default=LaunchersConfig(), description="What deployments leave out because it is the same for all."
     )
     prices: PricesConfig = Field(default=PricesConfig(), description="What requests cost, for the bill.")
     batch: BatchConfig = Field(default=BatchConfig(), description="OpenAI's files and batches.")

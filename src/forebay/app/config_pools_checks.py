@@ -21,7 +21,7 @@ Found = tuple[KeyPath, str, str, Severity, bool]
 
 def check_pools(data: Mapping[str, Any]) -> Iterator[Found]:
     """Mistakes and warnings; settings of a wrong type are passed over, since they are reported already."""
-    pools = _mapping(data.get("pools"))
+    pools = {**_list_deployed(data), **_mapping(data.get("pools"))}
     named = set()
     for target, path in _list_targets(data):
         pool = target.get("pool")
@@ -33,7 +33,7 @@ def check_pools(data: Mapping[str, Any]) -> Iterator[Found]:
         elif pools and pool not in pools:
             hint = suggest_hint(pool, pools, "the pools are")
             yield (*path, "pool"), "stands not under `pools`", hint, Severity.WARNING, False
-    for name, pool in pools.items():
+    for name, pool in _mapping(data.get("pools")).items():
         if "models" in data and name not in named:
             yield ("pools", name), "no target names this pool", "name it in one", Severity.WARNING, False
         replicas = _mapping(pool).get("replicas")
@@ -46,6 +46,14 @@ def check_pools(data: Mapping[str, Any]) -> Iterator[Found]:
     yield from _check_fallbacks(data)
     yield from _check_fillers(data)
     yield from _check_idle_settings(data, pools)
+
+
+def _list_deployed(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """What deployments are as pools: their replicas come and go."""
+    return {
+        name: {"tier": _mapping(each).get("tier", "provisioned"), "replicas": [f"those of {name}"]}
+        for name, each in _mapping(data.get("deployments")).items()
+    }
 
 
 def has_place(target: Mapping[str, Any]) -> bool:
@@ -87,7 +95,7 @@ def _check_weights(data: Mapping[str, Any], pools: Mapping[str, Any]) -> Iterato
 
 
 def _check_fallbacks(data: Mapping[str, Any]) -> Iterator[Found]:
-    models = _mapping(data.get("models"))
+    models = {**list_deployed_models(data), **_mapping(data.get("models"))}
     for name, model in models.items():
         fallbacks = _mapping(model).get("fallbacks")
         names = fallbacks if isinstance(fallbacks, list) else []
@@ -105,6 +113,17 @@ def _check_fallbacks(data: Mapping[str, Any]) -> Iterator[Found]:
             elif not _shares_endpoint(model, models[other]):
                 message = f"answers none of the endpoints of `{name}`"
                 yield path, message, "name a model that does", Severity.ERROR, False
+
+
+def list_deployed_models(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The public names that there are because of deployments; what they answer is not looked at."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, each in _mapping(data.get("deployments")).items():
+        model = _mapping(each).get("model", name)
+        if isinstance(model, str):
+            found[model] = {}
+        found.update({adapter: {} for adapter in _mapping(_mapping(each).get("adapters"))})
+    return found
 
 
 def _check_fillers(data: Mapping[str, Any]) -> Iterator[Found]:

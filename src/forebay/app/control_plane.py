@@ -15,6 +15,7 @@ from typing import ClassVar, Final
 from forebay.app.config import Config
 from forebay.app.config_edit import ConfigEdit, save_edit
 from forebay.app.control_watch import ConfigWatch, list_restart_settings
+from forebay.app.effective_config import EffectiveConfig
 from forebay.app.engine_watch import EngineWatch
 from forebay.app.live_amounts import LiveAmounts
 from forebay.app.price_books import PriceBooks
@@ -91,6 +92,7 @@ class ControlPlane:
         live: knows the amounts of those that have an expression.
         keeper: keeps the ledger as short as it is to be.
         engines: asks the replicas of the table for their load, and has new ones warmed up.
+        effective: adds what serves of deployments to the configuration.
     """
 
     def __init__(
@@ -109,11 +111,13 @@ class ControlPlane:
         keeper: Keeper | None = None,
         books: PriceBooks | None = None,
         engines: EngineWatch | None = None,
+        effective: EffectiveConfig | None = None,
     ) -> None:
         self.watch = watch
         self._books = books
         self.keeper = keeper
         self._engines = engines
+        self._effective = effective
         self.engine_urls = engine_urls
         self.ingest_state = IngestState()
         self.snapshot_state: SnapshotState | None = None
@@ -139,6 +143,11 @@ class ControlPlane:
         return self.watch.config
 
     @property
+    def effective_config(self) -> Config:
+        """With what serves of deployments."""
+        return self.config if self._effective is None else self._effective.expand(self.config)
+
+    @property
     def restart_settings(self) -> tuple[str, ...]:
         return list_restart_settings(self._started, self.config)
 
@@ -155,7 +164,7 @@ class ControlPlane:
         async with self._refreshing:
             try:
                 await self._look_at_keys()
-                config = self.config
+                config = self.effective_config
                 snapshot = await asyncio.to_thread(self._compile, config, self._keys)
                 if self._engines is not None:  # first: what is new may be cold
                     self._engines.follow(snapshot, config, self.engine_urls)
@@ -242,6 +251,8 @@ class ControlPlane:
             if changed:
                 self._log_edit()
                 is_untold = True
+            if self._effective is not None and await self._effective.poll():
+                next_refresh = 0.0
             if changed or loop.time() >= next_refresh or await asyncio.to_thread(self._have_keys_changed):
                 try:
                     await self.refresh_snapshot()

@@ -273,6 +273,8 @@ def _find_pause_s(looked: Looked, state: ReplicaState) -> float:
 
 async def _load_prompts(warm_up: WarmUpConfig | None) -> tuple[str, ...]:
     """Raises OSError, ValueError."""
+    if warm_up is not None and warm_up.prompts:
+        return warm_up.prompts
     if warm_up is None or warm_up.prompts_file is None:
         return ((warm_up.prompt if warm_up else None) or WARM_UP_PROMPT,)
     return await asyncio.to_thread(read_prompts, warm_up.prompts_file)

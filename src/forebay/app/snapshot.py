@@ -157,7 +157,8 @@ def _list_urls(
         return (engine_urls.get(target.engine),)
     if target.url is not None:
         return (target.url,)
-    return config.pools[target.chosen_pool].replicas
+    pool = config.pools.get(target.chosen_pool)
+    return () if pool is None else pool.replicas  # of a deployment of which nothing serves yet
 
 
 def _describe_engine(target: TargetConfig, config: Config) -> PlaceConfig | None:

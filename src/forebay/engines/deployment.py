@@ -134,6 +134,45 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""  #: one line for people: its last words, or what it waits for
 
 
+class ServingReplica(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica that callers' requests may be sent to."""
+
+    url: str  #: base URL with `/v1`
+    id: str = ""  #: the replica's
+    revision: str = ""
+    version: str = ""  #: of the model there
+    weight: float | None = None  #: its share among those of its deployment; None: by load
+
+
+class DeploymentPhase(StrEnum):
+    """Where a deployment stands on its way to what was asked."""
+
+    PENDING = "pending"  #: nothing of it serves yet
+    ROLLING = "rolling"  #: a new revision takes the place of an old one
+    READY = "ready"  #: what was asked serves
+    DEGRADED = "degraded"  #: it serves with fewer replicas than asked
+    STOPPED = "stopped"  #: the new revision was stopped, and the old one serves
+    FAILED = "failed"  #: nothing of it can serve before somebody changes something
+    ENDING = "ending"  #: it is not asked for any more, and its replicas leave
+
+
+#: In which nothing more happens before somebody changes something, or a replica ends.
+SETTLED: Final = frozenset({DeploymentPhase.READY, DeploymentPhase.STOPPED, DeploymentPhase.FAILED})
+
+
+class DeploymentStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What has become of a deployment."""
+
+    name: str
+    phase: DeploymentPhase
+    message: str = ""  #: one line for people: what is waited for, or why it stopped
+    revision: str = ""  #: that was asked for
+    serving_revision: str = ""  #: that has most of the requests; empty: none
+    share: float = 1.0  #: of the requests, of the revision that was asked for
+    replicas: tuple[ReplicaStatus, ...] = ()
+    since_s: float = 0.0  #: Unix time of the last change of its phase
+
+
 class Launcher(Protocol):
     """Runs replicas.  One contract suite holds for all of them.
 

@@ -1,0 +1,187 @@
+"""What concerns deployments together with other settings, with this machine, and with what engines accept.
+
+Works on the raw values, as `config_checks` does, which calls it; so does whoever applies manifests.  Looks at
+files and at the machine, and changes nothing.  What only exists where a launcher runs elsewhere (weights in a
+container, the GPUs of a cluster) is not looked at.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from forebay.app.config_defaults import ENDPOINTS_BY_KIND
+from forebay.app.config_deployments import REGISTRY_PREFIX
+from forebay.app.config_problems import Severity
+from forebay.app.config_source import KeyPath
+from forebay.app.config_values import ConfigOrigin
+from forebay.app.deployment_arguments import find_argument_problems
+from forebay.engines.model import EngineRefused
+from forebay.engines.weights import EMBEDDED_PREFIX, read_gguf_header
+
+Found = tuple[KeyPath, str, str, Severity, bool]
+LOCAL: Final = "local"
+_GPU_FOLDER: Final = Path("/proc/driver/nvidia/gpus")
+_MEMINFO: Final = Path("/proc/meminfo")
+#: What a kind has no use for.
+_FORBIDDEN: Final[Mapping[str, Mapping[str, str]]] = {
+    "minilm": {"adapters": "LoRA adapters", "speculation": "speculative decoding"},
+}
+
+
+def check_deployments(data: Mapping[str, Any], origin: ConfigOrigin) -> Iterator[Found]:
+    """Mistakes and warnings; settings of a wrong type are passed over, since they are reported already.
+
+    Args:
+        data: `deployments`, and what else of the configuration they lie beside.
+    """
+    for name, manifest in _mapping(data.get("deployments")).items():
+        path: KeyPath = ("deployments", name)
+        manifest = _mapping(manifest)
+        yield from _check_name(data, path, name)
+        yield from _check_kind(path, manifest)
+        yield from _check_adapters(path, name, manifest)
+        yield from _check_endpoints(data, path, name, manifest)
+        yield from _check_arguments(path, manifest)
+        if _find_launcher(data, manifest) == LOCAL:
+            yield from _check_files(path, manifest, origin.folder)
+            yield from _check_machine(path, manifest)
+
+
+def _check_name(data: Mapping[str, Any], path: KeyPath, name: str) -> Iterator[Found]:
+    for section, noun in (("pools", "a pool"), ("engines", "an engine")):
+        if name in _mapping(data.get(section)):
+            message = f"{noun} has that name too, and a deployment is a pool of its own name"
+            yield path, message, f"rename it, or remove {section}.{name}", Severity.ERROR, False
+
+
+def _check_kind(path: KeyPath, manifest: Mapping[str, Any]) -> Iterator[Found]:
+    kind = _mapping(manifest.get("engine")).get("kind")
+    for key, noun in _FORBIDDEN.get(str(kind), {}).items():
+        if manifest.get(key):
+            yield (*path, key), f"{kind} has no {noun}", "remove it", Severity.ERROR, False
+
+
+def _check_adapters(path: KeyPath, name: str, manifest: Mapping[str, Any]) -> Iterator[Found]:
+    model = manifest.get("model", name)
+    if model in _mapping(manifest.get("adapters")):
+        message = "an adapter has the public name of the model itself"
+        yield (*path, "adapters", model), message, "give it another name", Severity.ERROR, False
+
+
+def _check_endpoints(
+    data: Mapping[str, Any], path: KeyPath, name: str, manifest: Mapping[str, Any]
+) -> Iterator[Found]:
+    kind = _mapping(manifest.get("engine")).get("kind")
+    able = ENDPOINTS_BY_KIND.get(str(kind))
+    if able is None:
+        return
+    model = manifest.get("model", name)
+    of_file = _mapping(_mapping(data.get("models")).get(model)).get("endpoints")
+    for place, endpoints in (
+        ((*path, "endpoints"), manifest.get("endpoints")),
+        (("models", model, "endpoints"), of_file),
+    ):
+        known = {each for kinds in ENDPOINTS_BY_KIND.values() for each in kinds}
+        for index, endpoint in enumerate(endpoints if isinstance(endpoints, list) else ()):
+            if endpoint in known and endpoint not in able:
+                message = f"{kind}, which deployment `{name}` runs, does not answer this endpoint"
+                yield (*place, index), message, f"it answers {', '.join(able)}", Severity.ERROR, False
+
+
+def _check_arguments(path: KeyPath, manifest: Mapping[str, Any]) -> Iterator[Found]:
+    engine = _mapping(manifest.get("engine"))
+    arguments = engine.get("arguments")
+    if not isinstance(arguments, Mapping):
+        return
+    version = engine.get("version")
+    kind = str(engine.get("kind"))
+    given = {str(name): value for name, value in arguments.items()}
+    for each in find_argument_problems(kind, version if isinstance(version, str) else "", given):
+        yield (*path, "engine", "arguments", each.name), each.message, each.hint, Severity.ERROR, False
+
+
+# --- this machine -------------------------------------------------------------------------------------------
+
+
+def _find_launcher(data: Mapping[str, Any], manifest: Mapping[str, Any]) -> object:
+    return manifest.get("launcher") or _mapping(data.get("launchers")).get("default", LOCAL)
+
+
+def _check_files(path: KeyPath, manifest: Mapping[str, Any], folder: Path) -> Iterator[Found]:
+    kind = str(_mapping(manifest.get("engine")).get("kind"))
+    draft = _mapping(manifest.get("speculation")).get("source")
+    for place, source in (
+        ((*path, "source"), manifest.get("source")),
+        ((*path, "speculation", "source"), draft),
+    ):
+        if not isinstance(source, str) or not source or source.startswith(REGISTRY_PREFIX):
+            continue
+        if not source.startswith(EMBEDDED_PREFIX):
+            yield from _check_weights(place, folder, source, kind)
+        elif kind == "vllm":
+            hint = "give the path of a folder as Hugging Face has them"
+            yield place, "vllm can't read the weights that come with Forebay", hint, Severity.ERROR, False
+    for name, adapter in _mapping(manifest.get("adapters")).items():
+        if isinstance(adapter, str) and (found := _resolve(folder, adapter)) and not found.exists():
+            hint = "relative paths start at the folder of the file that names them"
+            yield (*path, "adapters", name), f"there is no adapter at {found}", hint, Severity.ERROR, False
+
+
+def _check_weights(path: KeyPath, folder: Path, source: str, kind: str) -> Iterator[Found]:
+    place = _resolve(folder, source)
+    if place is None:
+        return
+    if kind == "llamacpp":
+        try:
+            read_gguf_header(place)
+        except EngineRefused as refused:
+            yield path, refused.message.rstrip("."), "", Severity.ERROR, False
+    elif not place.exists():
+        hint = "relative paths start at the folder of the file that names them"
+        yield path, f"there are no weights at {place}", hint, Severity.ERROR, False
+    elif kind == "vllm" and place.is_dir() and not (place / "config.json").is_file():
+        hint = "give the folder that holds config.json and the weights"
+        yield path, f"{place} is no model as Hugging Face has them", hint, Severity.ERROR, False
+
+
+def _resolve(folder: Path, name: str) -> Path | None:
+    try:
+        return folder / Path(name).expanduser()
+    except (RuntimeError, ValueError):
+        return None  # the setting itself reports it
+
+
+def _check_machine(path: KeyPath, manifest: Mapping[str, Any]) -> Iterator[Found]:
+    """Whether one replica fits here at all; whether all do, the launcher knows, and has them wait."""
+    resources = _mapping(manifest.get("resources"))
+    for key, has, noun in (
+        ("cpus", len(os.sched_getaffinity(0)), "cores"),
+        ("gpus", _count_gpus(), "GPUs"),
+        ("memory_mib", _count_memory_mib(), "MiB of memory"),
+    ):
+        wanted = resources.get(key)
+        if isinstance(wanted, bool) or not isinstance(wanted, int | float) or has is None or wanted <= has:
+            continue
+        message = f"one replica wants {wanted:g}, and this machine has {has} {noun}"
+        hint = "ask for less, or run it elsewhere: `launcher: ray` or `launcher: kubernetes`"
+        yield (*path, "resources", key), message, hint, Severity.ERROR, False
+
+
+def _count_gpus() -> int:
+    try:
+        return len(list(_GPU_FOLDER.iterdir()))
+    except OSError:
+        return 0
+
+
+def _count_memory_mib() -> int | None:
+    try:
+        first = _MEMINFO.read_text().partition("\n")[0].split()
+        return int(first[1]) // 1024
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

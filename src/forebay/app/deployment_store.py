@@ -1,0 +1,116 @@
+"""Which deployments are to run: those of `forebay.yaml` and those that were applied, together.
+
+What it holds is as of the last `poll`, so looking at it costs nothing.  Where a name stands in both, the
+file's holds, and `problems` says so; so does a stored manifest that this version can't take.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from pydantic import ValidationError
+
+from forebay.app.config import Config
+from forebay.app.config_deployments import DeploymentConfig
+from forebay.app.deployment_compile import compile_deployments, list_endpoints
+from forebay.app.deployment_records import DeploymentRecord, Manifest
+from forebay.app.deployment_repo import DeploymentRepo
+from forebay.core.routes import Endpoint
+from forebay.engines.deployment import Deployment
+from forebay.store.errors import StoreError
+
+
+class DeploymentStore:
+    """See the module.
+
+    Args:
+        repo: where applied ones are; None: there are none but those of the file.
+        get_config: the file's configuration in force.
+
+    Attributes:
+        changed: set after each change; whoever waits for it clears it before looking.
+        is_known: whether it has looked at all: until then nobody may take what it lists for all there is.
+        problems: why some of what was applied does not run, for people.
+    """
+
+    def __init__(self, repo: DeploymentRepo | None, get_config: Callable[[], Config]) -> None:
+        self.changed = asyncio.Event()
+        self.is_known = False
+        self.problems: tuple[str, ...] = ()
+        self._repo = repo
+        self._get_config = get_config
+        self._records: tuple[DeploymentRecord, ...] = ()
+        self._last_change = -1
+        self._config: Config | None = None
+        self._current: tuple[Deployment, ...] = ()
+        self._endpoints: Mapping[str, Sequence[Endpoint]] = {}
+
+    def list_current(self) -> tuple[Deployment, ...]:
+        """All that are to run, in the order of their names."""
+        return self._current
+
+    @property
+    def endpoints(self) -> Mapping[str, Sequence[Endpoint]]:
+        """What callers may ask of each one's model, where the file does not say."""
+        return self._endpoints
+
+    async def poll(self) -> bool:
+        """Looks for changes; whether there was one.  While the database refuses, what is known holds."""
+        config = self._get_config()
+        records = await asyncio.to_thread(self._read)
+        if records is None and config is self._config:
+            return False
+        self._config = config
+        if records is not None:
+            self._records, self.is_known = records, True
+        self.is_known = self.is_known or self._repo is None
+        manifests, self.problems = merge_manifests(config, self._records)
+        current = compile_deployments(manifests, config.launchers)
+        endpoints = {name: list_endpoints(each) for name, each in manifests.items()}
+        if current == self._current and endpoints == self._endpoints:
+            return False
+        self._current, self._endpoints = current, endpoints
+        self.changed.set()
+        return True
+
+    def _read(self) -> tuple[DeploymentRecord, ...] | None:
+        """None where nothing has changed."""
+        if self._repo is None:
+            return None
+        try:
+            change = self._repo.find_last_change()  # first: what follows is newer
+            if change == self._last_change:
+                return None
+            records = self._repo.list_current()
+        except StoreError:
+            return None  # the control plane tells of that by its other looks at the database
+        self._last_change = change
+        return records
+
+
+def merge_manifests(
+    config: Config, records: Sequence[DeploymentRecord]
+) -> tuple[dict[str, DeploymentConfig], tuple[str, ...]]:
+    """The manifests of all deployments that are to run, by name; and why some of them do not."""
+    manifests = dict(config.deployments)
+    problems = []
+    for record in records:
+        if record.name in config.deployments:
+            problems.append(
+                f"deployment {record.name} stands in forebay.yaml and was applied too: the file's holds. "
+                f"Remove it there, or `forebay delete {record.name}`"
+            )
+            continue
+        try:
+            manifests[record.name] = read_manifest(record.manifest or {})
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
+            problems.append(
+                f"deployment {record.name} was applied with another version of Forebay, which this one can't "
+                f"take ({where}): apply it anew"
+            )
+    return manifests, tuple(problems)
+
+
+def read_manifest(manifest: Manifest) -> DeploymentConfig:
+    """Of plain values, whose paths start at the root.  Raises ValidationError."""
+    return DeploymentConfig.model_validate(manifest)
