@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.engines.environment_rig import CountingSmoke, ignore, make_recipe, make_tools, make_wheel
+from environment_rig import CountingSmoke, ignore, make_recipe, make_tools, make_wheel
 
 from forebay.engines.environment import (
     BuiltEnvironment,
@@ -118,7 +118,7 @@ import sys, time
 from pathlib import Path
 from forebay.engines.environment_build import build_environment
 from forebay.engines.environment_store import EnvironmentStore
-from tests.engines.environment_rig import make_recipe, make_tools, ignore
+from environment_rig import make_recipe, make_tools, ignore
 def smoke(recipe, folder, log):
     print("smoke", flush=True)
     time.sleep(600)
@@ -130,7 +130,7 @@ build_environment(recipe, EnvironmentStore(data), make_tools(recipe, wheels, smo
 
 def test_a_builder_that_is_killed_leaves_nothing_that_counts(store: EnvironmentStore, wheels: Path) -> None:
     recipe = make_recipe(wheels)
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parent
     process = subprocess.Popen(
         [sys.executable, "-c", _KILLED, str(wheels), str(store.root.parent)],
         stdout=subprocess.PIPE,

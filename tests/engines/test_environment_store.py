@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.engines.environment_rig import CountingSmoke, ignore, make_recipe, make_tools
+from environment_rig import CountingSmoke, ignore, make_recipe, make_tools
 
 from forebay.engines.environment import EnvironmentInvalid, Removal
 from forebay.engines.environment_build import build_environment
