@@ -25,6 +25,7 @@ from forebay.app.control_explain import ExplainRoutes
 from forebay.app.control_fleet import FleetRoutes
 from forebay.app.control_http import AdminRoutes, create_admin_app
 from forebay.app.control_limits import LimitRoutes
+from forebay.app.control_matrix import MatrixRoutes
 from forebay.app.control_oidc import OidcDoor
 from forebay.app.control_plane import ControlPlane
 from forebay.app.control_roles import Doorkeeper
@@ -34,6 +35,7 @@ from forebay.app.control_watch import ConfigWatch
 from forebay.app.engine_probe import EngineProbe
 from forebay.app.engine_watch import EngineWatch
 from forebay.app.live_amounts import LiveAmounts
+from forebay.app.matrix import MatrixRepo
 from forebay.app.quota_server import QuotaServer
 from forebay.app.quota_state import QuotaState
 from forebay.core.events import Finished, Outcome, Tokens, encode_event
@@ -117,6 +119,7 @@ class Scene:
             SignalRoutes(self.live, self.signals),
             ExplainRoutes(self.plane, self.read_board),
             FleetRoutes(self.engines),
+            MatrixRoutes(MatrixRepo(self.database, self.clock)),
             self.alerts.routes,
         )
         foreign = OidcDoor(lambda: self.watch.config.control.oidc, self.clock)

@@ -8,6 +8,7 @@ CONTRACT = {
     "test_deployment_repo",
     "test_key_changes",
     "test_key_repo",
+    "test_matrix_repo",
     "test_migration_cache_writes",
     "test_migration_costs",
     "test_migration_labels",

@@ -12,7 +12,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, MetaData, text
 from sqlalchemy.exc import IntegrityError
 
-from forebay.app import deployment_tables
+from forebay.app import deployment_tables, matrix
 from forebay.batch import tables as batch_tables
 from forebay.gateway import repo_alert_tables, repo_signal_tables, repo_tables
 from forebay.ledger import tables as ledger_tables
@@ -149,7 +149,7 @@ def test_the_tables_that_the_code_names_are_those_that_migrations_make(database:
     database.migrate()
     everything = MetaData(naming_convention=NAMING)
     gateway = (repo_tables, repo_alert_tables, repo_signal_tables)
-    parts = (*gateway, ledger_tables, batch_tables, deployment_tables)
+    parts = (*gateway, ledger_tables, batch_tables, deployment_tables, matrix)
     for metadata in {part.metadata for part in parts}:
         for table in metadata.tables.values():
             table.to_metadata(everything)

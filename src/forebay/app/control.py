@@ -29,6 +29,7 @@ from forebay.app.control_explain import ExplainRoutes
 from forebay.app.control_fleet import FleetRoutes
 from forebay.app.control_http import AdminRoutes, create_admin_app
 from forebay.app.control_limits import LimitRoutes
+from forebay.app.control_matrix import MatrixRoutes
 from forebay.app.control_oidc import OidcDoor
 from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
 from forebay.app.control_roles import Doorkeeper
@@ -41,6 +42,7 @@ from forebay.app.database import open_database
 from forebay.app.engine_probe import EngineProbe
 from forebay.app.engine_watch import EngineWatch, load_known
 from forebay.app.live_amounts import LiveAmounts
+from forebay.app.matrix import MatrixRepo
 from forebay.app.price_books import PriceBooks
 from forebay.app.quota_opening import open_authority
 from forebay.app.quota_server import QuotaServer
@@ -120,6 +122,7 @@ class Control:
             SignalRoutes(live, signals),
             ExplainRoutes(self._plane, self.board.read),
             FleetRoutes(engines),
+            MatrixRoutes(MatrixRepo(self._database, clock)),
             self._alerts.routes,
         )
         foreign = OidcDoor(lambda: watch.config.control.oidc, clock)

@@ -3,11 +3,19 @@
 from collections.abc import Iterable, Mapping
 
 from forebay.app.config import Config
+from forebay.app.matrix import SMOKE_MODEL
 from forebay.engines.deployment import Deployment
-from forebay.engines.environment import BuiltEnvironment, EnvironmentInvalid, compute_digest, find_digest
+from forebay.engines.environment import (
+    BuiltEnvironment,
+    EnvironmentInvalid,
+    Recipe,
+    compute_digest,
+    find_digest,
+)
 from forebay.engines.environment_recipes import find_recipe, list_recipes, load_recipe
 from forebay.engines.environment_store import EnvironmentStore
 from forebay.engines.environment_tools import find_platform
+from forebay.engines.matrix import NOTE_MAX, Combination, Trial, TrialOutcome
 
 
 def open_environments(config: Config) -> EnvironmentStore:
@@ -54,3 +62,19 @@ def resolve_environment(
             f"the environment {built.digest} holds {built.engine} {built.version}, not {version}"
         )
     return built
+
+
+def make_smoke_trial(recipe: Recipe, hardware: str, built: BuiltEnvironment | None, why: str) -> Trial:
+    """What the smoke inference of a build tells the version matrix; `built` is None where it failed."""
+    figures = {} if built is None else {"start_s": built.smoke_s or 0.0, "build_s": built.build_s}
+    return Trial(
+        combination=Combination(
+            model=SMOKE_MODEL, engine=recipe.engine, engine_version=recipe.version, hardware=hardware
+        ),
+        outcome=TrialOutcome.FAILED if built is None else TrialOutcome.PASSED,
+        at_ns=0,
+        source="smoke",
+        figures=figures,
+        environment="" if built is None else built.digest,
+        note=why[:NOTE_MAX],
+    )

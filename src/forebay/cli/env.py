@@ -8,12 +8,14 @@ from typing import Final
 import msgspec
 
 from forebay.app.config import Config
-from forebay.app.environments import open_environments
+from forebay.app.environments import make_smoke_trial, open_environments
+from forebay.cli.matrix import open_matrix
 from forebay.cli.tables import Cell, Column, Table, print_table
-from forebay.cli.tenancy import format_moment, print_json
+from forebay.cli.tenancy import find_actor, format_moment, print_json
 from forebay.cli.terminal import Outcome, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
-from forebay.engines.environment import EnvironmentEntry, Recipe, Removal
+from forebay.core.errors import ForebayError
+from forebay.engines.environment import EnvironmentEntry, Recipe, Removal, SmokeFailed
 from forebay.engines.environment_build import build_environment
 from forebay.engines.environment_dockerfile import render_dockerfile
 from forebay.engines.environment_gc import collect, plan_collection
@@ -21,6 +23,8 @@ from forebay.engines.environment_recipes import list_recipes, load_recipe
 from forebay.engines.environment_smoke import run_smoke
 from forebay.engines.environment_tools import find_tools
 from forebay.engines.environment_verify import Verification, verify_environment
+from forebay.engines.hardware import detect_hardware
+from forebay.engines.matrix import Trial
 from forebay.version import __version__
 
 _COLUMNS: Final = (
@@ -70,13 +74,28 @@ def build(file: Path | None, name: str, *, is_smoked: bool) -> Outcome:
     def report(line: str) -> None:
         print_note(f"{time.monotonic() - started:7.1f} s  {line}")
 
-    built, is_new = build_environment(recipe, open_environments(config), tools, report)
+    try:
+        built, is_new = build_environment(recipe, open_environments(config), tools, report)
+    except SmokeFailed as failed:
+        _record(file, make_smoke_trial(recipe, detect_hardware(), None, failed.message))
+        raise
     if not is_new:
         print_note(f"{recipe.name} is built already")
     elif built.smoke_s is None:
         print_note("no smoke inference was asked for: it is not known whether the engine runs", "yellow")
+    else:
+        _record(file, make_smoke_trial(recipe, detect_hardware(), built, ""))
     print_line(built.digest)
     return Outcome.OK
+
+
+def _record(file: Path | None, trial: Trial) -> None:
+    """The environment is there whether or not the matrix can be told."""
+    try:
+        with open_matrix(file) as matrix:
+            matrix.record(trial, find_actor())
+    except ForebayError as error:
+        print_note(f"the version matrix was not told: {error.message}", "yellow")
 
 
 def show(file: Path | None, name: str, *, as_json: bool) -> Outcome:

@@ -16,6 +16,7 @@ from forebay.cli.alert_commands import alerts_app
 from forebay.cli.env_commands import env_app
 from forebay.cli.key_commands import keys_app
 from forebay.cli.ledger_commands import ledger_app
+from forebay.cli.matrix_commands import matrix_app
 from forebay.cli.options import AsJson, ConfigFile, Mirrors, Where, find_file
 from forebay.cli.route_commands import fleet, route_app
 from forebay.cli.signal_commands import signals_app
@@ -356,6 +357,7 @@ app.command()(audit)
 app.add_typer(alerts_app, name="alerts")
 app.add_typer(route_app, name="route")
 app.add_typer(env_app, name="env")
+app.add_typer(matrix_app, name="matrix")
 app.command()(fleet)
 
 

@@ -33,6 +33,12 @@ class EnvironmentFailed(ForebayError):
     code: ClassVar[str] = "environment_failed"
 
 
+class SmokeFailed(EnvironmentFailed):
+    """One was built, and its engine did not answer.  It is kept aside and never used."""
+
+    code: ClassVar[str] = "environment_smoke_failed"
+
+
 class Uninstall(msgspec.Struct, frozen=True, kw_only=True, tag="uninstall", tag_field="kind"):
     """Packages that come as dependencies and break the engine."""
 

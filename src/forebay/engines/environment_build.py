@@ -26,6 +26,7 @@ from forebay.engines.environment import (
     EnvironmentFailed,
     Platform,
     Recipe,
+    SmokeFailed,
     compute_digest,
 )
 from forebay.engines.environment_repairs import list_installed, locate_site, repair
@@ -73,7 +74,8 @@ def build_environment(
     Waits where another process builds the same one.
 
     Raises:
-        EnvironmentFailed: with what went wrong, where the log is, and how to mend it.
+        EnvironmentFailed: with what went wrong, where the log is, and how to mend it; SmokeFailed where it
+            was built and did not answer.
         EnvironmentInvalid: the recipe is not usable.
     """
     digest = compute_digest(recipe, tools.platform)
@@ -207,11 +209,11 @@ def _check_room(recipe: Recipe, store: EnvironmentStore) -> None:
         )
 
 
-def _set_aside(site: _Site, failed: EnvironmentFailed) -> EnvironmentFailed:
+def _set_aside(site: _Site, failed: EnvironmentFailed) -> SmokeFailed:
     aside = site.store.root / f".failed-{site.digest}"
     shutil.rmtree(aside, ignore_errors=True)
     os.rename(site.place, aside)
-    return EnvironmentFailed(
+    return SmokeFailed(
         f"{failed.message} The environment is not used; it is kept in {aside}, its log is {site.log}."
     )
 
