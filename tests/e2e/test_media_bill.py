@@ -76,7 +76,7 @@ def test_the_bill_and_the_limit_agree(tmp_path: Path) -> None:
                 bill.update(admin(whole, "/bill?by=model"))
                 return int(bill["total"]["requests"]) == len(COSTS)
 
-            wait_until(is_billed, 20, "all records on the bill")
+            wait_until(is_billed, 60, "all records on the bill")
             lines = {line["model"]: int(Decimal(line["cost_usd"]).scaleb(9)) for line in bill["data"]}
             assert lines == COSTS
 
@@ -84,7 +84,7 @@ def test_the_bill_and_the_limit_agree(tmp_path: Path) -> None:
                 limit = next(each for each in admin(whole, "/limits")["data"] if each["unit"] == "nano_usd")
                 return -1 if limit["lent"] else int(limit["amount"] - limit["left"])
 
-            wait_until(lambda: count_used() == sum(COSTS.values()), 20, "the limit agrees with the bill")
+            wait_until(lambda: count_used() == sum(COSTS.values()), 60, "the limit agrees with the bill")
             # What would cost more than is left is refused before anything is sent.
             asked = len(upstream.requests)
             assert send(whole, "speaks", input="x" * 10_000).status_code == 429

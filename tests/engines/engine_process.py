@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from forebay.engines.health import probe_health
 from forebay.engines.model import EngineSpec, LaunchPlan
 from forebay.engines.plan import Place, plan_engine
 from forebay.net.probe import Healthy
+from forebay.testing.threaded import find_closed_port
 
 READY_S = 60.0
 
@@ -64,15 +64,10 @@ class Engine(msgspec.Struct, frozen=True):
         return self.log.read_text(errors="replace")
 
 
-def find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 @contextmanager
 def run_engine(spec: EngineSpec, folder: Path) -> Iterator[Engine]:
     """A ready engine, killed afterwards if it still runs."""
-    with start_engine(plan_engine(spec, Place(port=find_free_port())), folder) as engine:
+    with start_engine(plan_engine(spec, Place(port=find_closed_port())), folder) as engine:
         wait_until_healthy(engine)
         yield engine
 

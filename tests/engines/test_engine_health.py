@@ -6,12 +6,13 @@ import threading
 
 import msgspec
 import pytest
-from engine_process import Engine, find_free_port
+from engine_process import Engine
 
 from forebay.engines.health import probe_generation, probe_health
 from forebay.engines.model import EngineSpec, LaunchPlan
 from forebay.engines.plan import Place, plan_engine
 from forebay.net.probe import Health, Healthy, Unhealthy
+from forebay.testing.threaded import find_closed_port
 
 
 def plan_at(port: int) -> LaunchPlan:
@@ -56,7 +57,7 @@ def test_a_model_that_refuses_is_unhealthy(embedder: Engine) -> None:
 
 
 def test_a_closed_port_is_unhealthy() -> None:
-    health = asyncio.run(probe_health(plan_at(find_free_port())))
+    health = asyncio.run(probe_health(plan_at(find_closed_port())))
     assert isinstance(health, Unhealthy)
     assert "can't be reached" in health.reason
 

@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from engine_process import Engine, find_free_port, run_engine, start_engine, wait_until_healthy
+from engine_process import Engine, run_engine, start_engine, wait_until_healthy
 
 from forebay.engines.model import EngineSpec
 from forebay.engines.plan import Place, plan_engine
+from forebay.testing.threaded import find_closed_port
 
 LLAMA = EngineSpec(name="llama", kind="llamacpp", context_tokens=512, slots=2)
 MINILM = EngineSpec(name="minilm", kind="minilm")
@@ -89,7 +90,7 @@ def test_embeddings_in_flight_are_finished_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("spec", [LLAMA, MINILM], ids=lambda spec: spec.kind)
 def test_a_killed_parent_takes_its_engine_along(spec: EngineSpec, delay_s: float) -> None:
     """Before it is tied to it, and after."""
-    plan = plan_engine(spec, Place(port=find_free_port()))
+    plan = plan_engine(spec, Place(port=find_closed_port()))
     script = (
         "import os, subprocess, sys, time\n"
         "from engine_process import tie_to\n"
@@ -118,7 +119,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_an_engine_whose_model_hangs_ends_itself(tmp_path: Path) -> None:
-    plan = plan_engine(LLAMA, Place(port=find_free_port()))
+    plan = plan_engine(LLAMA, Place(port=find_closed_port()))
     with start_engine(plan, tmp_path, "--stall-s=2") as engine:
         wait_until_healthy(engine)
         schema = {"type": "string", "pattern": "^(a{0,200}){0,200}$"}

@@ -25,6 +25,7 @@ import redis_server as redis_servers
 from forebay.app.quota_authority import AuthorityAway
 from forebay.core.errors import QuotaUnavailable
 from forebay.core.limits import WhenAway
+from forebay.testing.threaded import find_closed_port
 from redis_server import RedisServer
 
 
@@ -232,7 +233,7 @@ def test_a_cluster_is_followed_to_the_server_that_keeps_the_limits(redis_program
     with ExitStack() as stack:
         servers: list[RedisServer] = []
         for first, last in ((0, 8191), (8192, 16383)):
-            bus = str(redis_servers.find_free_port())
+            bus = str(find_closed_port())
             settings = ("--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-config-file", "nodes")
             server = stack.enter_context(redis_servers.run(redis_program, *settings))
             with server.connect() as client:

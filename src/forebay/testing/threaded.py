@@ -1,9 +1,12 @@
 """A scripted upstream for tests that block or drive whole processes, and addresses that fail to connect."""
 
 import asyncio
+import contextlib
+import random
 import socket
 import threading
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -138,7 +141,15 @@ class Blackhole:
 
 
 def find_closed_port() -> int:
-    """A port of 127.0.0.1 where nobody listens just now, so that a connect is refused."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A port of 127.0.0.1 where nobody listens, so that a connect is refused; also one to listen at later on.
+
+    It is none of those that the kernel gives to whoever asks for any and to connections that go out, so that
+    another test does not come by it.
+    """
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(1000):
+        port = random.randrange(low // 2, low)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"no port below {low} is free")
