@@ -153,7 +153,12 @@ class Chooser:
         else:
             turns = [*own, *others]
         self._take_turns(exchange, route, turns)
-        if not turns[0][0].groups and not exchange.mirror_of:
+        load = exchange.target_state.load
+        if exchange.mirror_of or load is None:
+            pass
+        elif turns[0][0].groups:
+            load.note_trial(now)
+        else:
             note_probe(exchange.target_state, now)
         if has_queue(exchange, route) and not self.is_other_first(exchange):
             self._seat_or_turn(exchange, route)
@@ -252,7 +257,8 @@ class Chooser:
         want = read_want(exchange, fleet)
         if not exchange.tries.made:
             exchange.load_tokens = want.tokens
-        plan = choose(fleet, want, self._get_time(), self._draw(), limit)
+        may_stray = not exchange.mirror_of and not exchange.tries.made
+        plan = choose(fleet, want, self._get_time(), self._draw(), limit, may_stray=may_stray)
         return [route.places[index] for index in plan.order]
 
     def _explain_lack(self, exchange: Exchange, route: RouteState) -> CapabilityMissing:

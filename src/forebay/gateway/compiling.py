@@ -78,6 +78,7 @@ def build_state(
         filtered={},
         cells=cells,
         unknown=cells.endpoint("", ""),
+        trouble=loads.trouble,
     )
     loads.commit(parts, now)  # last: a snapshot that is refused leaves the counts of the one in force alone
     return state

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from forebay.core.context_overflow import says_too_long
 from forebay.core.errors import ConnectionsExhausted, ContextTooLong, Fault, Next, TargetError
-from forebay.core.routes import Endpoint, Snapshot
+from forebay.core.routes import Endpoint
 from forebay.gateway.answers import JSON_TYPE, Answer
 from forebay.gateway.choosing import Chooser
 from forebay.gateway.model import Exchange, RouteState, TargetState
@@ -17,6 +17,8 @@ from forebay.gateway.policy.attempt import Happened, Step, choose_step, name_err
 from forebay.gateway.policy.budget import RetryBudget
 from forebay.gateway.policy.listed import is_in_service, order_listed
 from forebay.gateway.policy.load import ReplicaLoad
+from forebay.gateway.policy.pool_load import compute_retry_s
+from forebay.gateway.state import State
 
 BUSY_STATUSES = frozenset({429, 503, 529})  #: of a target that has no room
 FAILED_STATUSES = frozenset({401, 403, 408, 500, 502, 504})  #: of one that is ill
@@ -98,13 +100,18 @@ class Decider:
 
     def has_room(self, exchange: Exchange) -> bool:
         """Whether the budget has room for one more attempt of a request."""
-        return self.look_at_budget(exchange.state.snapshot)
+        return self.look_at_budget(exchange.state)
 
-    def look_at_budget(self, snapshot: Snapshot) -> bool:
-        """Whether a retry may be made now; to be called every tenth of a second as well."""
-        table = snapshot.table
-        least = table.retry_budget_min_per_s / max(1, snapshot.quota_workers)
-        return self.budget.look(self._get_time(), self._count_requests(), table.retry_budget, least)
+    def look_at_budget(self, state: State) -> bool:
+        """Whether a retry may be made now; to be called every tenth of a second as well.
+
+        All who choose are told how dear a retry is.
+        """
+        table, workers = state.snapshot.table, max(1, state.snapshot.quota_workers)
+        least = table.retry_budget_min_per_s / workers
+        has_room = self.budget.look(self._get_time(), self._count_requests(), table.retry_budget, least)
+        state.trouble.retry_s = compute_retry_s(self.budget.strain)
+        return has_room
 
     def has_way_on(self, exchange: Exchange) -> bool:
         """Whether a request could really be tried elsewhere at this moment; else no first-token timeout may
@@ -133,7 +140,8 @@ class Decider:
         if isinstance(error, ConnectionsExhausted):
             load.leave_alone(self._get_time(), FULL_S)
         else:
-            load.fail(self._get_time())
+            now = self._get_time()
+            load.fail(now, now - exchange.attempt_at)
 
     def tell_status(self, exchange: Exchange, answer: Answer) -> None:
         """Likewise of an answer with an error status."""
@@ -160,6 +168,8 @@ class Decider:
         limit = exchange.state.snapshot.table.attempts_max
         tried = exchange.target_state
         others = [each for each in self._chooser.choose(exchange, route, limit) if each is not tried]
+        if len(others) == limit > 1:
+            del others[-2]  # the last attempt is for who fails the least
         exchange.plan = (tried, *others[: limit - 1])
         exchange.tries.targets_left = len(exchange.plan) - 1
 
@@ -252,7 +262,7 @@ def _blame(exchange: Exchange, load: ReplicaLoad, now: float) -> None:
     first = exchange.blamed
     if first is None:
         exchange.blamed = load
-        load.fail(now)
+        load.fail(now, now - exchange.attempt_at)
     elif first is not load and not exchange.is_cleared:
         first.forgive(now)
         exchange.is_cleared = True

@@ -63,7 +63,7 @@ class Loads:
         self._allotted: dict[int, tuple[int, int]] = {}  # what it may fill of pools, where that is dealt
         self.by_id: dict[int, ReplicaLoad] = {}  #: places, by the names that workers have for them
         self.accounts: dict[int, Account] = {}  #: likewise
-        self._trouble = Trouble()
+        self.trouble = Trouble()
         self._early: dict[str, tuple[EngineLoad, float]] = {}  # of targets that no table had yet
 
     def follow(self, table: RouteTable, workers: int) -> FleetParts:
@@ -101,7 +101,7 @@ class Loads:
                     loads = tuple(dict.fromkeys(member.load for member in group))
                     members[pool_key] = loads
                     pools[pool_key] = known.pools.get(pool_key) or PoolLoad(
-                        len(loads), *capacity, share, self._trouble
+                        len(loads), *capacity, share, self.trouble
                     )
                 made.append(Group(group, pools[pool_key]))
                 if route.choosing.queue is not None and any(capacity):

@@ -299,7 +299,7 @@ class Service:
                 late = exchange.is_body_late(now_ns)
             if late and exchange.task is not None:
                 exchange.task.cancel()
-        self._decider.look_at_budget(self.state.snapshot)
+        self._decider.look_at_budget(self.state)
         self.recorder.retry()
         self.quota.sweep()
         self.crowd.sweep(now)

@@ -15,7 +15,7 @@ from forebay.core.routes import Endpoint, Hedge, Route, Snapshot, Target
 from forebay.gateway.crossing import Crossing
 from forebay.gateway.metrics import Cells, EndpointCells
 from forebay.gateway.policy.fleet import Fleet, Group
-from forebay.gateway.policy.load import ReplicaLoad
+from forebay.gateway.policy.load import ReplicaLoad, Trouble
 from forebay.net.client import Origin
 
 NEVER = 1 << 63  #: nanoseconds of a wall clock that none will show
@@ -108,6 +108,7 @@ class State:
     ]  #: routes by the rights of keys that were used
     cells: Cells
     unknown: EndpointCells  #: for requests that name no known model
+    trouble: Trouble = field(default_factory=Trouble)  #: of all pools
 
     def find_key(self, digest: bytes) -> KeyState | None:
         """The key with this digest, and what it may call."""

@@ -13,12 +13,13 @@ MARK_S = 1.0  #: between two marks: the window is so much longer at times
 class RetryBudget:
     """Attempts beyond each request's first, within a share of the requests of the last ten seconds."""
 
-    __slots__ = ("_marks", "is_spent", "spent")
+    __slots__ = ("_marks", "is_spent", "spent", "strain")
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, int, int]] = deque()  # time, requests and retries; eleven at most
         self.spent = 0  #: retries ever made
         self.is_spent = False  #: at the last look
+        self.strain = 0.0  #: the share of it that was spent, likewise
 
     def look(self, now: float, requests: int, share: float, min_per_s: float) -> bool:
         """Whether one more retry may be made.  To be called every tenth of a second or so as well.
@@ -35,7 +36,9 @@ class RetryBudget:
             marks.popleft()
         _, requests_then, spent_then = marks[0]
         allowed = share * (requests - requests_then) + min_per_s * WINDOW_S
-        self.is_spent = self.spent - spent_then + 1 > allowed
+        made = self.spent - spent_then
+        self.strain = made / allowed if allowed > 0.0 else 1.0
+        self.is_spent = made + 1 > allowed
         return not self.is_spent
 
     def spend(self) -> None:

@@ -43,6 +43,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     rejected: Reason | None = None
     why: str = ""  #: the same in words
     score_s: float | None = None  #: of its pool: seconds that an answer costs there; less is better
+    failing: float | None = None  #: share of the latest attempts at its pool, by this worker
     requests: int | None = None  #: in flight, this worker's and what it knows of the others'
     tokens: int | None = None
     others_requests: int | None = None  #: of these, the other workers'
@@ -83,13 +84,14 @@ def explain(
     Args:
         groups: all of the route; those that are not in the fleet don't answer the endpoint.
     """
-    plan = choose(fleet, want, now, draw, limit)
+    plan = choose(fleet, want, now, draw, limit, may_stray=True)
     ranks = {index: rank for rank, index in enumerate(plan.order)}
     rejected = dict(plan.rejected)
     candidates = []
     for group in dict.fromkeys((*fleet.groups, *groups)):
         answer_s = group.load.estimate(want.output_tokens, now)
         score = compute_score(group, fleet, NOMINAL_S if answer_s is None else answer_s)
+        score = group.load.add_lapses(score, now)
         for member in group.members:
             reason = rejected.get(group)
             if group not in fleet.groups:
@@ -173,6 +175,7 @@ def _describe(
     candidate = msgspec.structs.replace(
         _name(member.target, rank, reason, _say(reason, group, member, want, now)),
         score_s=round(score, 6),
+        failing=_round(group.load.compute_lapses(now) or None),
         used=_round(group.load.used if group.load.has_capacity else group.load.told),
         slow_start=None if load.compute_share(now) == 1.0 else round(load.compute_share(now), 4),
     )

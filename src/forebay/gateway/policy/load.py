@@ -18,6 +18,7 @@ from forebay.gateway.policy.pool_load import Trouble as Trouble
 EJECT_AFTER = 5  #: failures in a row
 EJECT_S, EJECT_MAX_S = 10.0, 300.0  #: twice as long each time
 PROBE_S = 1.0  #: between two requests that look whether one is well again, where the order alone decides
+TRIAL_S = 0.5  #: between two requests to a pool out of service, where all others are far slower
 BUSY_S = 1.0  #: that a replica is left alone after a refusal which names no time
 BYTES_PER_TOKEN = 4  #: of a request's body
 OUTPUT_MIN = 16  #: tokens of an answer that say how long each takes; of fewer, the ends take most of it
@@ -48,8 +49,8 @@ class ReplicaLoad(Pace):
 
     __slots__ = (
         "account", "ejected_for_s", "ejected_until", "ejections", "engine", "engine_at", "failures",
-        "holds", "id", "model", "on_end", "others_requests", "others_tokens", "out_until", "pools",
-        "probe_at", "requests", "slow_s", "slow_until", "tokens", "unfit_until", "word",
+        "has_lapsed", "holds", "id", "model", "on_end", "others_requests", "others_tokens", "out_until",
+        "pools", "probe_at", "requests", "slow_s", "slow_until", "tokens", "unfit_until", "word",
     )  # fmt: skip
 
     def __init__(self, id: int = 0, model: str = "") -> None:
@@ -60,6 +61,7 @@ class ReplicaLoad(Pace):
         self.requests = self.tokens = 0
         self.others_requests = self.others_tokens = 0
         self.failures = 0  #: in a row
+        self.has_lapsed = False  #: its pools still count a failure
         self.ejections = 0
         self.ejected_until = self.ejected_for_s = 0.0
         self.unfit_until = self.probe_at = 0.0
@@ -135,6 +137,23 @@ class ReplicaLoad(Pace):
         """Whether it is in service, or may be looked at again."""
         return now >= self.unfit_until and (now >= self.probe_at or self.failures < EJECT_AFTER)
 
+    def may_be_tried(self, now: float) -> bool:
+        """Whether its failures alone keep it out of service, and it has nothing of this worker's to do."""
+        account = self.account
+        return (
+            now < self.ejected_until
+            and now >= self.word.retry_at
+            and now >= self.out_until
+            and (account is None or now >= account.word.retry_at)
+            and self.requests <= self.others_requests
+        )
+
+    def note_trial(self, now: float) -> None:
+        """A request begins there, though it may be out of service: the next such one comes later."""
+        if now < self.ejected_until:
+            for pool in self.pools:
+                pool.trial_at = now + TRIAL_S
+
     def succeed(self, now: float = 0.0, began_at: float = 0.0) -> None:
         """It has answered well what was sent to it at `began_at`.
 
@@ -142,10 +161,30 @@ class ReplicaLoad(Pace):
         the first, when it has been well for as long as it was out.
         """
         self.failures = 0
+        if self.has_lapsed:
+            self._outlive_lapse(now)
+        if now < self.ejected_until and began_at > self.ejected_until - self.ejected_for_s:
+            self._come_back(now)
         if self.ejections and now >= self.ejected_until + self.ejected_for_s:
             self.ejections = 0
         if now < self.unfit_until:
             self._end_words(now, began_at)
+
+    def _outlive_lapse(self, now: float) -> None:
+        for pool in self.pools:
+            pool.note_answer(now)
+        self.has_lapsed = any([pool.lapses for pool in self.pools])  # noqa: C419 - faster
+
+    def _come_back(self, now: float) -> None:
+        """What was sent to it while it was out of service it has answered well: it is back, and begins as
+        slowly as it was away for long."""
+        away_s = now - (self.ejected_until - self.ejected_for_s)
+        self.ejected_until = now
+        if self.slow_until > now:
+            self.slow_until = now + min(self.slow_s, away_s)
+            for pool in self.pools:
+                pool.note_slow(self, now)
+        self.settle(now)
 
     def _end_words(self, now: float, began_at: float) -> None:
         """A request that began after a refusal and was answered well is the newer word."""
@@ -186,12 +225,15 @@ class ReplicaLoad(Pace):
         self.word.retry_at = max(self.word.retry_at, now + seconds)
         self.settle(now)
 
-    def fail(self, now: float) -> None:
-        """An attempt failed by its fault; so many in a row put it out of service.
+    def fail(self, now: float, lost_s: float = 0.0) -> None:
+        """An attempt failed by its fault, after so long; so many in a row put it out of service.
 
         After its return the first failure does, until something has gone well.
         """
         self.failures += 1
+        self.has_lapsed = True
+        for pool in self.pools:
+            pool.note_failure(lost_s, now)
         if self.failures < EJECT_AFTER or now < self.ejected_until:
             return
         self.ejected_for_s = min(EJECT_MAX_S, EJECT_S * 2.0**self.ejections)
@@ -203,6 +245,8 @@ class ReplicaLoad(Pace):
     def forgive(self, now: float = 0.0) -> None:
         """The last failure was not its fault, but the request's, which failed elsewhere too."""
         self.failures = max(0, self.failures - 1)
+        for pool in self.pools:
+            pool.take_back_failure()
         if self.failures == EJECT_AFTER - 1 and self.ejected_until:
             self.ejected_until = self.slow_until = 0.0  # that failure put it out of service
             self.ejections = max(0, self.ejections - 1)

@@ -13,13 +13,16 @@ One draw serves all of it: what a comparison leaves of it is as random as before
 it is in every request's way: nothing here looks at all replicas unless some are out of service.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from forebay.core.keys import TIERS
+from forebay.gateway.policy.better import FAR, is_better, is_far_quicker
+from forebay.gateway.policy.better import NOMINAL_S as NOMINAL_S
+from forebay.gateway.policy.better import compute_score as compute_score
 from forebay.gateway.policy.fleet import (
     MIX,
-    NOMINAL_REQUESTS,
     Fleet,
     Group,
     Member,
@@ -27,7 +30,7 @@ from forebay.gateway.policy.fleet import (
     make_tier,
     order_tiers,
 )
-from forebay.gateway.policy.load import STALE_S, PoolLoad
+from forebay.gateway.policy.load import PoolLoad
 from forebay.gateway.policy.pick import find_unfit as find_unfit
 from forebay.gateway.policy.pick import list_unfit, mix, pick_member
 from forebay.gateway.policy.spill import OFFSET_MIN, compute_spill
@@ -35,7 +38,8 @@ from forebay.gateway.policy.want import PASSING
 from forebay.gateway.policy.want import Reason as Reason
 from forebay.gateway.policy.want import Want as Want
 
-NOMINAL_S = 1.0  #: of an answer, where the time is not known of both that are compared
+OFTEN = 0.2  #: share of failures of a pool that is no good for the last attempt
+TRIAL_PRICE_MAX_S = 5.0  #: of a retry, up to which what is out of service may be tried
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -51,12 +55,13 @@ class Plan(msgspec.Struct, frozen=True):
     rejected: tuple[tuple[Group, Reason], ...] = ()
 
 
-def choose(fleet: Fleet, want: Want, now: float, draw: float, limit: int) -> Plan:
+def choose(fleet: Fleet, want: Want, now: float, draw: float, limit: int, *, may_stray: bool = False) -> Plan:
     """The plan for one request.
 
     Args:
         draw: a random number from 0 up to but not including 1.
         limit: the most attempts there may be.
+        may_stray: an attempt that may well fail can come before one at a place that is far slower.
     """
     tiers, rejected = _filter(fleet, want, now)
     if not tiers:
@@ -64,27 +69,56 @@ def choose(fleet: Fleet, want: Want, now: float, draw: float, limit: int) -> Pla
     if want.is_sticky and want.affinity is not None:
         draw = (want.affinity * MIX & 0xFFFFFFFF) / 0x100000000
     at, draw = _pick_tier(fleet, tiers, want, now, draw)
-    order: list[int] = []
     groups = _rank_groups(fleet, tiers[at], want, now, draw)
+    trial = _find_trial(fleet, rejected, groups[0], want, now) if may_stray and limit > 1 else None
+    order = [] if trial is None else [trial]
+    if trial is not None:
+        rejected = tuple(each for each in rejected if trial not in each[0].members)
+    lapses = {group: group.load.compute_lapses(now) for group in fleet.groups if group.load.lapses}
+    most = fleet.size if lapses else limit
+    for member in _list_order(fleet, tiers, at, groups, want, now, draw, may_stray=may_stray and limit > 2):
+        if len(order) >= most:
+            break
+        if member not in order:
+            order.append(member)
+    if lapses and len(order) > limit > 1:
+        order[limit - 1] = _find_surest(order[limit - 1 :], fleet, lapses)
+    return Plan(tuple(member.index for member in order[:limit]), rejected)
+
+
+def _list_order(
+    fleet: Fleet,
+    tiers: Sequence[Tier],
+    at: int,
+    groups: Sequence[Group],
+    want: Want,
+    now: float,
+    draw: float,
+    *,
+    may_stray: bool,
+) -> Iterator[Member]:
+    """One replica of each pool of the tier, one of each other tier, and then the rest."""
+    first = groups[0]
     for group in groups:
-        if order and group.weight == 0.0:
+        if group is not first and group.weight == 0.0:
             continue  # only when no other is left
-        order.append(pick_member(group, want, now, draw).index)
-        if len(order) == limit:
-            return Plan(tuple(order), rejected)
+        member = pick_member(group, want, now, draw)
+        yield member
+        if group is first and may_stray and _goes_there_again(groups, fleet, want, now):
+            yield from [each for each in _list_well(first, now) if each is not member][:1]
     for tier in (*tiers[at + 1 :], *reversed(tiers[:at])):
         ranked = _rank_groups(fleet, tier, want, now, draw)
-        if ranked[0].weight == 0.0:
-            continue
-        order.append(pick_member(ranked[0], want, now, draw).index)
-        if len(order) == limit:
-            return Plan(tuple(order), rejected)
-    for member in _list_rest(groups, tiers, now):
-        if member.index not in order:
-            order.append(member.index)
-            if len(order) == limit:
-                break
-    return Plan(tuple(order), rejected)
+        if ranked[0].weight != 0.0:
+            yield pick_member(ranked[0], want, now, draw)
+    yield from _list_rest(groups, tiers, now)
+
+
+def _goes_there_again(groups: Sequence[Group], fleet: Fleet, want: Want, now: float) -> bool:
+    """Whether the second attempt goes to another replica of the first pool: the next pool is far slower."""
+    if len(groups) == 1 or groups[0].size == 1:
+        return False
+    first, second = groups[:2]
+    return is_far_quicker(first, second, fleet, want, now) and is_better(first, second, fleet, want, now)
 
 
 def choose_first(fleet: Fleet, want: Want, now: float, draw: float) -> int | None:
@@ -240,16 +274,26 @@ def _draw_two(fleet: Fleet, groups: Sequence[Group], want: Want, now: float, dra
         other += 1
     if is_better(groups[other], groups[one], fleet, want, now):
         one, other = other, one
-    load = groups[one].load
-    if now < load.slow_until and _is_passed_over(load, groups[other].load, draw, now):
+    if count > 2 and groups[one].load.lapses:  # what fails is taken only if a third is no better
+        third = int(mix(draw) * (count - 2))
+        third += third >= min(one, other)
+        third += third >= max(one, other)
+        if is_better(groups[third], groups[one], fleet, want, now):
+            one, other = third, one
+    better, worse = groups[one], groups[other]
+    if (
+        now < better.load.slow_until
+        and _is_passed_over(better.load, worse.load, draw, now)
+        and not is_far_quicker(better, worse, fleet, want, now)
+    ):
         return other, one
     return one, other
 
 
 def _is_passed_over(load: PoolLoad, other: PoolLoad, draw: float, now: float) -> bool:
     """Whether the better of two pools, which comes back slowly, leaves a request to the other."""
-    share = load.compute_fit(now)[0] / load.size
-    return share < other.compute_fit(now)[0] / other.size and mix(draw) >= share
+    share = load.compute_share(now)
+    return share < other.compute_share(now) and mix(draw) >= share
 
 
 def _draw_by_weight(groups: Sequence[Group], draw: float) -> int:
@@ -264,65 +308,39 @@ def _draw_by_weight(groups: Sequence[Group], draw: float) -> int:
     return max(at for at, group in enumerate(groups) if group.weight)  # for what rounding lost
 
 
-def is_better(one: Group, other: Group, fleet: Fleet, want: Want, now: float) -> bool:
-    """Whether the first of two is to be taken.  A time that is known of only one of them says nothing."""
-    old = now - STALE_S
-    pace, against = one.load, other.load
-    one_s = other_s = NOMINAL_S
-    if (pace.first_at >= old and against.first_at >= old) or _hold_still(
-        pace, pace.first_s, pace.first_at, against, against.first_s, against.first_at, old
-    ):
-        one_s, other_s = pace.first_s, against.first_s
-    if (pace.token_at >= old and against.token_at >= old) or (
-        (pace.token_s or against.token_s)
-        and _hold_still(pace, pace.token_s, pace.token_at, against, against.token_s, against.token_at, old)
-    ):
-        one_s += pace.token_s * want.output_tokens
-        other_s += against.token_s * want.output_tokens
-    if pace.told is not None and against.told is not None:
-        one_s, other_s = one_s + pace.told_wait_s, other_s + against.told_wait_s
-    # `compute_score` is written out here: this is in each request's way.
-    busy = pace.used if pace.has_capacity else _compute_busy(pace)
-    against_busy = against.used if against.has_capacity else _compute_busy(against)
-    price_s = fleet.choosing.price_s_per_usd
-    return (
-        one.distance_s + one_s * (1 + busy) + one.price * price_s
-        < other.distance_s + other_s * (1 + against_busy) + other.price * price_s
-    )
+def _find_surest(members: Sequence[Member], fleet: Fleet, lapses: Mapping[Group, float]) -> Member:
+    """Who is to have the last attempt: the first in order, or where that fails often who does the least."""
+
+    def count(member: Member) -> float:
+        return lapses.get(fleet.seats[member.index][0], 0.0)
+
+    if count(members[0]) < OFTEN:
+        return members[0]
+    return min((each for each in members if each.target.weight != 0.0), key=count, default=members[0])
 
 
-def _hold_still(
-    pace: PoolLoad,
-    one_s: float,
-    one_at: float,
-    against: PoolLoad,
-    other_s: float,
-    other_at: float,
-    old: float,
-) -> bool:
-    """Whether times count of which one is old, or both are.
-
-    An old time is to be seen again, and one request is enough for that: else all who come before its first
-    token would go to the same place as well.  Until then a place that was slower counts as slower still; one
-    that was faster does not, for it may be the one that hangs.
-    """
-    if one_at >= old:
-        return other_s > one_s and against.asked_at >= old
-    if other_at >= old:
-        return one_s > other_s and pace.asked_at >= old
-    return one_s > 0.0 < other_s and pace.asked_at >= old and against.asked_at >= old
+def _find_trial(
+    fleet: Fleet, rejected: Sequence[tuple[Group, Reason]], than: Group, want: Want, now: float
+) -> Member | None:
+    """A place that is out of service for its failures, and yet worth a try before the one chosen: that is so
+    much slower that an attempt which fails costs less.  One attempt at a time shows how it is."""
+    if want.is_sticky or than.weight is not None or fleet.trouble.retry_s > TRIAL_PRICE_MAX_S:
+        return None
+    for group, reason in rejected:
+        if reason is not Reason.EJECTED or now < group.load.trial_at or not _is_as_near(group, than):
+            continue
+        if is_far_quicker(group, than, fleet, want, now) and group.load.lost_s * FAR < than.load.first_s:
+            for member in group.members:
+                if member.load.may_be_tried(now):
+                    return member
+    return None
 
 
-def compute_score(group: Group, fleet: Fleet, answer_s: float) -> float:
-    """What an answer costs there, in seconds: the network, the answer, the queue for it, and its price."""
-    load = group.load
-    busy = load.used if load.has_capacity else _compute_busy(load)
-    return group.distance_s + answer_s * (1 + busy) + group.price * fleet.choosing.price_s_per_usd
-
-
-def _compute_busy(load: PoolLoad) -> float:
-    """Of unknown capacity: what engines and providers say, or so many requests as a replica often serves."""
-    return max(load.used, load.requests / (load.size * NOMINAL_REQUESTS))
+def _is_as_near(group: Group, than: Group) -> bool:
+    """Whether a tier comes as early as another."""
+    if group.tier == than.tier:
+        return True
+    return group.tier in TIERS and than.tier in TIERS and TIERS.index(group.tier) < TIERS.index(than.tier)
 
 
 # --- what is left ------------------------------------------------------------------------------------------
@@ -336,8 +354,13 @@ def _list_rest(groups: Sequence[Group], tiers: Sequence[Tier], now: float) -> It
     rest = [*groups, *(group for tier in tiers for group in tier.groups if group not in groups)]
     rest.sort(key=lambda group: group.weight == 0.0)
     for group in rest:
-        ill = find_unfit(group, now)
-        if len(ill) >= group.size:
-            ill = ()
-        well = (member for member in group.members if member.load not in ill)
-        yield from sorted(well, key=lambda member: (member.load.tokens, member.index))
+        yield from _list_well(group, now)
+
+
+def _list_well(group: Group, now: float) -> list[Member]:
+    """Its replicas in service, or all where none is, the fullest last."""
+    ill = find_unfit(group, now)
+    if len(ill) >= group.size:
+        ill = ()
+    well = (member for member in group.members if member.load not in ill)
+    return sorted(well, key=lambda member: (member.load.tokens, member.index))
