@@ -14,7 +14,6 @@ import pytest
 from forebay.core.keys import KeyEntry
 from forebay.core.limits import Limit, Measure, Period, WhenAway
 from forebay.core.routes import Affinity, Choosing, Endpoint, GatewayLimits, Order, Route, Target, Timeouts
-from forebay.gateway.policy.load import EJECT_AFTER
 from forebay.testing.answers import chunk, sse_head
 from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_key
 from forebay.testing.openai import chat_chunk, error_answer, event, rate_limited, well_behaved
@@ -204,13 +203,18 @@ def test_failures_go_elsewhere_and_after_some_the_place_is_left_alone(fleet: Fle
     fleet.add("ill", error_answer(500))
     fleet.add("well", well_behaved("Hello"))
     fleet.start()
-    for _ in range(400):
+    for _ in range(40):
         assert fleet.ask().status_code == 200
-        if fleet.count()["ill"] == EJECT_AFTER:
-            break
-    for _ in range(8):
+    assert 1 <= fleet.count()["ill"] <= 5
+
+
+def test_what_failed_five_times_in_a_row_is_out_of_service(fleet: Fleet) -> None:
+    fleet.add("ill", error_answer(500), tier="provisioned")
+    fleet.add("well", well_behaved("Hello"), tier="provider")
+    fleet.start()
+    for _ in range(10):
         assert fleet.ask().status_code == 200
-    assert fleet.count()["ill"] == EJECT_AFTER
+    assert fleet.count()["ill"] == 5
     candidates = {each["pool"]: each for each in fleet.explain()["candidates"]}
     assert candidates["ill"]["rejected"] == "ejected"
     assert candidates["ill"]["why"].startswith("it failed too often in a row; back in ")

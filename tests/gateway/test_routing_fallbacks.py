@@ -13,6 +13,7 @@ from test_routing import CHAT, STREAM, Fleet, slow
 
 from forebay.core.limits import Kind, Limit, Measure, Period
 from forebay.core.routes import Choosing, Endpoint, Route, Timeouts
+from forebay.gateway.policy.load import EJECT_AFTER
 from forebay.testing.gateway import GatewayProcess
 from forebay.testing.openai import error_answer, well_behaved
 from forebay.testing.upstream import Answer
@@ -101,10 +102,9 @@ def test_the_only_place_in_service_has_all_its_time_for_a_first_token(fleet: Fle
     shared = fleet.targets[-1]
     route = fleet.make_route()
     fleet.targets.append(shared)
-    fleet.add("other", well_behaved("Hi"), tier="provider")
     other = fleet.make_route("other")
     fleet.start(route, other)
-    for _ in range(30):  # until the place that both share is out of service
+    for _ in range(EJECT_AFTER):  # until the place that both share is out of service
         fleet.ask({**CHAT, "model": "other"})
     assert {each["pool"]: each["rejected"] for each in fleet.explain()["candidates"]} == {
         "slow": None,

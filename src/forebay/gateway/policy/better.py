@@ -5,6 +5,7 @@ Pure, and in each request's way: it decides nothing but that.
 
 from forebay.gateway.policy.fleet import NOMINAL_REQUESTS, Fleet, Group
 from forebay.gateway.policy.load import STALE_S, PoolLoad
+from forebay.gateway.policy.pool_load import RETRY_S
 from forebay.gateway.policy.want import Want
 
 NOMINAL_S = 1.0  #: of an answer, where the time is not known of both that are compared
@@ -63,7 +64,7 @@ def _hold_still(
 
 def is_far_quicker(one: Group, other: Group, fleet: Fleet, want: Want, now: float) -> bool:
     """Whether the first of two brings an answer, if it brings one, in a fraction of the time that the other
-    takes with its failures.
+    takes with its failures, and by more than a retry is worth.
 
     Only where the times of both are known, or of the first how soon its failures are seen: this is for what
     is better left alone if there is a choice.
@@ -74,7 +75,7 @@ def is_far_quicker(one: Group, other: Group, fleet: Fleet, want: Want, now: floa
     if one_s is None or other_s is None:
         return False
     other_s = other.load.add_lapses(compute_score(other, fleet, other_s), now)
-    return compute_score(one, fleet, one_s) * FAR < other_s
+    return compute_score(one, fleet, one_s) * FAR + RETRY_S < other_s
 
 
 def compute_score(group: Group, fleet: Fleet, answer_s: float) -> float:
