@@ -130,12 +130,11 @@ build_environment(recipe, EnvironmentStore(data), make_tools(recipe, wheels, smo
 
 def test_a_builder_that_is_killed_leaves_nothing_that_counts(store: EnvironmentStore, wheels: Path) -> None:
     recipe = make_recipe(wheels)
-    root = Path(__file__).parent
+    here = Path(__file__).parent
     process = subprocess.Popen(
         [sys.executable, "-c", _KILLED, str(wheels), str(store.root.parent)],
         stdout=subprocess.PIPE,
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": str(here)},
     )
     try:
         assert process.stdout is not None
