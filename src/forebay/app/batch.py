@@ -21,20 +21,29 @@ from sqlalchemy import Connection
 
 from forebay.app.atomic_file import create_private_folder
 from forebay.app.batch_keeper import BatchKeeper
+from forebay.app.batch_place import read_batch_secret
+from forebay.app.batch_rights import SnapshotRights
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.control_watch import load_saved_config
 from forebay.app.database import open_database
 from forebay.app.redaction import log_to_stderr, redactor
+from forebay.batch.asker import Asker
 from forebay.batch.disk import Disk
 from forebay.batch.http import Routes
+from forebay.batch.repo_batches import BatchRepo
 from forebay.batch.repo_files import FileRepo
+from forebay.batch.run import Load, Parts
+from forebay.batch.runner import Runner
+from forebay.batch.service_batches import Batches
 from forebay.batch.service_files import Files
 from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError
 from forebay.gateway.repo_audit import Change, append_audit
 from forebay.gateway.tenancy import Actor
+from forebay.net.client import Client
 from forebay.net.frame_stream import PIECE_MAX_BYTES
+from forebay.net.turn import Turn
 
 logger = logging.getLogger("forebay.batch")
 
@@ -63,14 +72,32 @@ class Auditor:
 class BatchProcess:
     """The parts and their common life."""
 
-    def __init__(self, config: Config, listen_fd: int) -> None:
+    def __init__(self, config: Config, gateway_url: str, listen_fd: int) -> None:
         clock = SystemClock()
         settings = config.batch.compile()
         self._database = open_database(config, create=False)
         self._disk = Disk(config.batch_path)
+        loop = asyncio.get_running_loop()
+        self._client = Client(loop, Turn(loop, clock.monotonic_ns))
+        secret = read_batch_secret(config.run_path)
         files = FileRepo(self._database, clock, Auditor(clock))
-        self._routes = Routes(Files(files, self._disk, settings, clock))
-        self._keeper = BatchKeeper(files, self._disk)
+        batches = BatchRepo(self._database, clock, Auditor(clock))
+        parts = Parts(
+            batches=batches,
+            disk=self._disk,
+            asker=Asker(self._client, gateway_url, secret, settings.requests_max),
+            rights=SnapshotRights(config.snapshot_path, clock),
+            settings=settings,
+            clock=clock,
+            slots=asyncio.Semaphore(settings.requests_max),
+            load=Load(),
+        )
+        self._runner = Runner(parts)
+        self._routes = Routes(
+            Files(files, self._disk, settings, clock),
+            Batches(batches, self._runner, self._disk, settings, clock),
+        )
+        self._keeper = BatchKeeper(files, batches, self._disk, settings)
         self._listener = socket.socket(fileno=listen_fd)
         self._stopping = asyncio.Event()
 
@@ -86,9 +113,13 @@ class BatchProcess:
         )
         async with asyncio.TaskGroup() as group:
             keeping = group.create_task(self._keeper.run())
+            running = group.create_task(self._runner.run())
             await self._stopping.wait()
             server.close()
+            self._runner.end()
             keeping.cancel()
+            await running
+        self._client.close()
         self._database.close()
 
 
@@ -104,9 +135,9 @@ async def take_lock(folder: Path) -> int:
             await asyncio.sleep(LOCK_WAIT_S)
 
 
-async def _main(config: Config, listen_fd: int) -> None:
+async def _main(config: Config, gateway_url: str, listen_fd: int) -> None:
     await take_lock(config.batch_path)
-    await BatchProcess(config, listen_fd).run()
+    await BatchProcess(config, gateway_url, listen_fd).run()
 
 
 def main() -> int:
@@ -124,7 +155,7 @@ def main() -> int:
         return 1
     data = config.data.model_copy(update={"dir": args.data.absolute()})
     try:
-        asyncio.run(_main(config.model_copy(update={"data": data}), args.listen_fd))
+        asyncio.run(_main(config.model_copy(update={"data": data}), args.gateway_url, args.listen_fd))
     except (OSError, ForebayError) as error:
         print(redactor.redact(f"batches can't start: {error}"), file=sys.stderr)
         return 1

@@ -8,7 +8,9 @@ import logging
 from typing import Final
 
 from forebay.batch.disk import Disk
+from forebay.batch.repo_batches import BatchRepo
 from forebay.batch.repo_files import FileRepo
+from forebay.batch.settings import BatchSettings
 from forebay.core.errors import ForebayError
 
 INTERVAL_S: Final = 60.0
@@ -20,8 +22,17 @@ logger = logging.getLogger("forebay.batch")
 class BatchKeeper:
     """See the module."""
 
-    def __init__(self, files: FileRepo, disk: Disk, interval_s: float = INTERVAL_S) -> None:
+    def __init__(
+        self,
+        files: FileRepo,
+        batches: BatchRepo,
+        disk: Disk,
+        settings: BatchSettings,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
         self._files = files
+        self._batches = batches
+        self._keep_s = settings.keep_batches_s
         self._disk = disk
         self._interval_s = interval_s
 
@@ -38,4 +49,6 @@ class BatchKeeper:
         """Raises StoreError, OSError."""
         while ids := self._files.remove_expired(self._disk.store, PORTION):
             self._disk.remove(ids)
+        while self._batches.remove_old(self._disk.store, self._keep_s, PORTION):
+            pass
         self._disk.remove_orphans(self._files.list_known(self._disk.store))

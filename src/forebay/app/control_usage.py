@@ -42,8 +42,8 @@ def filters(
     kind: Annotated[
         Kind | None,
         Query(
-            description="Requests of callers, or the copies of them that mirrors had; without it: requests, "
-            "or both where they are told apart by kind."
+            description="Requests of callers, lines of their batches, or the copies that mirrors had; "
+            "without it: the first two, or all where they are told apart by kind."
         ),
     ] = None,
 ) -> dict[str, Any]:

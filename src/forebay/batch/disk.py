@@ -76,7 +76,7 @@ class Upload:
         try:
             self._file = part.open("xb", buffering=0)
         except OSError as error:
-            raise _refuse(error) from error
+            raise refuse(error) from error
 
     def write(self, data: bytes) -> None:
         try:
@@ -85,7 +85,7 @@ class Upload:
                 view = view[self._file.write(view) :]
         except OSError as error:
             self.drop()
-            raise _refuse(error) from error
+            raise refuse(error) from error
         self._digest.update(data)
         self.size += len(data)
 
@@ -97,7 +97,7 @@ class Upload:
             os.replace(self._part, self._path)
         except OSError as error:
             self.drop()
-            raise _refuse(error) from error
+            raise refuse(error) from error
         return self._digest.hexdigest()
 
     def drop(self) -> None:
@@ -116,11 +116,12 @@ def measure_file(path: Path) -> tuple[int, str]:
                 digest.update(data)
                 size += len(data)
     except OSError as error:
-        raise _refuse(error) from error
+        raise refuse(error) from error
     return size, digest.hexdigest()
 
 
-def _refuse(error: OSError) -> DiskRefuses:
+def refuse(error: OSError) -> DiskRefuses:
+    """In words for whoever asked."""
     return DiskRefuses(
         f"the disk refuses: {error.strerror}. Make room in the data folder's `batch`, or send it again later",
         retry_after_s=30,

@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from forebay.batch.service_batches import Batches
 from forebay.batch.service_files import Content, Files
 from forebay.core.batch_calls import (
     HEAD_MAX_BYTES,
@@ -36,8 +37,9 @@ class BrokenOff(CallerError):
 class Routes:
     """See the module."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, batches: Batches) -> None:
         self._files = files
+        self._batches = batches
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answers the one call of a line.  Never raises."""
@@ -82,7 +84,7 @@ class Routes:
         await write_frame(writer, b"")
 
     async def _route(self, head: CallHead, body: AsyncIterator[bytes]) -> dict[str, Any] | Content:
-        files = self._files
+        files, batches = self._files, self._batches
         match (head.method, *map(unquote, head.path.strip("/").split("/")[1:])):
             case ("POST", "files"):
                 return await files.create(head, body)
@@ -94,6 +96,14 @@ class Routes:
                 return await files.delete(head, file_id)
             case ("GET", "files", file_id, "content"):
                 return await files.open_content(head, file_id)
+            case ("POST", "batches"):
+                return await batches.create(head, body)
+            case ("GET", "batches"):
+                return await batches.list(head)
+            case ("GET", "batches", batch_id):
+                return await batches.get(head, batch_id)
+            case ("POST", "batches", batch_id, "cancel"):
+                return await batches.cancel(head, batch_id)
         raise _explain(head)
 
 

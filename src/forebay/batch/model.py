@@ -109,7 +109,7 @@ class Counts:
     failed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LineError:
     """Why an input file is refused, as OpenAI tells it."""
 

@@ -69,7 +69,9 @@ class FileRepo:
         with self._database.read() as connection:
             return load_file(connection, owner, file_id, self._clock.wall_ns())
 
-    def list(self, owner: Owner, page: Page, purpose: str | None = None) -> tuple[list[FileRecord], bool]:
+    def load_page(
+        self, owner: Owner, page: Page, purpose: str | None = None
+    ) -> tuple[list[FileRecord], bool]:
         """A page, and whether more follows.  Raises FileNotThere for an `after` that is none."""
         now_ns = self._clock.wall_ns()
         where = [_of(owner), _lives(now_ns)]

@@ -117,7 +117,7 @@ class Files:
             is_ascending=order == "asc",
         )
         records, has_more = await asyncio.to_thread(
-            self._repo.list, make_owner(head), page, query.get("purpose")
+            self._repo.load_page, make_owner(head), page, query.get("purpose")
         )
         return show_list([show_file(record) for record in records], has_more)
 

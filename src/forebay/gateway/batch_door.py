@@ -30,6 +30,7 @@ from forebay.gateway.service import Service
 from forebay.net.frame_stream import PIECE_MAX_BYTES, FrameTooLong, read_frame, write_frame
 
 FILES: Final = "/v1/files"
+BATCHES: Final = "/v1/batches"
 CALLS_MAX: Final = 64  #: at once, of a worker
 PIECE_S: Final = 60.0  #: for the caller to send, or to take, the next piece
 ANSWER_S: Final = 120.0  #: for the answer, once the body has gone
@@ -52,7 +53,7 @@ class BatchDoor:
 
     @staticmethod
     def knows(path: str) -> bool:
-        return path == FILES or path.startswith(f"{FILES}/")
+        return path in (FILES, BATCHES) or path.startswith((f"{FILES}/", f"{BATCHES}/"))
 
     async def serve(self, call: Call) -> None:
         """Answers one call.  Raises ForebayError where nothing has been sent to the caller yet."""

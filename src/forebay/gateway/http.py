@@ -19,7 +19,7 @@ from forebay.core.errors import (
     UnknownPath,
 )
 from forebay.core.routes import MEDIA, Endpoint
-from forebay.gateway.batch_door import FILES, BatchDoor
+from forebay.gateway.batch_door import BATCHES, FILES, BatchDoor
 from forebay.gateway.call import Call
 from forebay.gateway.dialect import PathDialect, Spoken, TypedDialect
 from forebay.gateway.metrics_page import MetricsPage
@@ -37,7 +37,9 @@ MODELS = "/v1/models"
 _JSON = "content-type: application/json\r\n"
 _TEXT = "content-type: text/plain; charset=utf-8\r\n"
 _METRICS = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
-KNOWN_PATHS = frozenset({*INFERENCE, MODELS, FILES, "/healthz", "/readyz", "/metrics", SERVER, *_HEALTH})
+KNOWN_PATHS = frozenset(
+    {*INFERENCE, MODELS, FILES, BATCHES, "/healthz", "/readyz", "/metrics", SERVER, *_HEALTH}
+)
 _PATTERNS = ("/v2/models/{model}/infer", "/v2/models/{model}", "/v2/models/{model}/ready")
 
 
@@ -157,7 +159,7 @@ class App:
 def _suggest_path(path: str) -> str:
     """What was meant, where a client's base URL has no /v1 or one too many, or a name is almost right."""
     tail = path[:200].rstrip("/").removeprefix("/v1").removeprefix("/v1")
-    close = difflib.get_close_matches(f"/v1{tail}", [*INFERENCE, MODELS, FILES], n=1, cutoff=0.9)
+    close = difflib.get_close_matches(f"/v1{tail}", [*INFERENCE, MODELS, FILES, BATCHES], n=1, cutoff=0.9)
     if close:
         return f"did you mean {close[0]}?"
     return f"this gateway serves {', '.join(sorted({*KNOWN_PATHS, *_PATTERNS}))}"

@@ -54,8 +54,8 @@ class UsageQuery:
     """From `since_ns` on and before `until_ns`; None leaves a side or a filter open.  `key` is a key's id.
 
     `tag` names the tag to group by, or the one that is to have `tag_value`.  `figures` are the totals that
-    are wanted; others stay as in NOTHING.  Without a `kind` it is what callers asked for, unless kinds are
-    told apart: copies for mirrors are nobody's usage.
+    are wanted; others stay as in NOTHING.  Without a `kind` it is what callers asked for, also in batches,
+    unless kinds are told apart: copies for mirrors are nobody's usage.
     """
 
     by: tuple[UsageBy, ...] = (UsageBy.KEY, UsageBy.MODEL, UsageBy.HOUR)
