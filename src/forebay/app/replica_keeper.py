@@ -88,6 +88,7 @@ class ReplicaKeeper:
         mark: as of `Supervisor`.
         clock: for the times that are told.
         machine: what there is to be given.
+        host: the address at which engines listen.
         plan: says how an engine is launched.
         restart: how long a replica that ended by itself stays down.
     """
@@ -101,11 +102,13 @@ class ReplicaKeeper:
         mark: str,
         clock: Clock,
         machine: Machine,
+        host: str = "127.0.0.1",
         plan: Callable[[EngineSpec, Place], LaunchPlan] = plan_engine,
         restart: RestartPolicy = RESTART,
     ) -> None:
         self._run, self._logs, self._environments = run, logs, environments
         self._clock, self._machine, self._plan, self._restart = clock, machine, plan, restart
+        self._host = host
         self._supervisor = Supervisor((), logs=logs, mark=mark, clock=clock, is_final=self._absorb_exit)
         self._places: dict[str, _Place] = {}
         self._held: dict[str, ReplicaStatus] = {}  # wanted, and not to be started now
@@ -183,7 +186,7 @@ class ReplicaKeeper:
             return
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            port = reserve_engine_port(self._ports.get(replica.id))
+            port = reserve_engine_port(self._ports.get(replica.id), self._host)
         except AddressUnavailable as error:
             self._hold(replica, ReplicaState.PENDING, error.message)
             return
@@ -201,7 +204,7 @@ class ReplicaKeeper:
 
     def _plan_child(self, replica: Replica, port: int, grant: Grant) -> tuple[ChildSpec, str]:
         """Raises EngineKindUnknown, FileNotFoundError: its environment is not there."""
-        place = Place(port=port)
+        place = Place(port=port, host=self._host)
         if replica.environment:
             python = self._environments / replica.environment / "bin" / "python"
             if not python.exists():

@@ -21,7 +21,7 @@ from forebay.app.supervisor_probe import AliveProbe, Probe
 
 SUPERVISED_MARK: Final = "FOREBAY_SUPERVISED"  #: in every child's environment: the data folder it works for
 LOG_MAX_BYTES: Final = 16 * 1024 * 1024
-_EXEC: Final = Path(__file__).with_name("supervisor_exec.py")
+EXEC: Final = Path(__file__).with_name("supervisor_exec.py")
 
 
 class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ async def start_process(spec: ChildSpec, log: Path, mark: str) -> ChildProcess:
     descriptor = open_log(log)
     try:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", str(_EXEC), str(os.getpid()), *spec.argv,
+            sys.executable, "-I", "-S", str(EXEC), str(os.getpid()), *spec.argv,
             stdin=asyncio.subprocess.DEVNULL, stdout=descriptor, stderr=descriptor,
             pass_fds=spec.pass_fds, start_new_session=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **spec.env, SUPERVISED_MARK: mark},

@@ -107,14 +107,15 @@ def _holds_socket(process: Path, inodes: set[str]) -> bool:
     return False
 
 
-def reserve_engine_port(preferred: int | None = None) -> socket.socket:
-    """A port of the loopback address, kept for a child as long as the socket is open.
+def reserve_engine_port(preferred: int | None = None, host: str = "127.0.0.1") -> socket.socket:
+    """A port of an address of this machine, kept for a child as long as the socket is open.
 
     The socket is bound and does not listen.  A child that sets SO_REUSEADDR or SO_REUSEPORT, as servers do,
     can listen there; whoever sets neither, and any other call of this function, can't take the port.
 
     Args:
         preferred: the port of the last run, so that addresses stay the same where they can.
+        host: the address, of IPv4.
 
     Raises:
         AddressUnavailable: no port is free.
@@ -123,7 +124,7 @@ def reserve_engine_port(preferred: int | None = None) -> socket.socket:
     for port in [preferred, *drawn] if preferred else drawn:
         holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            holder.bind(("127.0.0.1", port))
+            holder.bind((host, port))
         except OSError:
             holder.close()
             continue

@@ -6,6 +6,7 @@ this machine, on Ray, on Kubernetes.  No I/O happens here, and nothing is decide
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, Protocol
@@ -15,6 +16,9 @@ import msgspec
 from forebay.engines.model import EngineSpec
 
 REVISION_DIGITS: Final = 10
+_ID: Final = re.compile(
+    r"(?P<deployment>[a-z0-9]([-a-z0-9]*[a-z0-9])?)-(?P<revision>[a-z0-9]+)-(?P<index>[0-9]{1,6})"
+)
 
 
 class LauncherKind(StrEnum):
@@ -94,6 +98,12 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     def id(self) -> str:
         """Unique, a DNS label where the deployment's name is one of at most 40 characters."""
         return f"{self.deployment}-{self.revision}-{self.index}"
+
+
+def split_id(replica_id: str) -> tuple[str, str, int] | None:
+    """Deployment, revision and index of a `Replica.id`; None where it is none."""
+    found = _ID.fullmatch(replica_id)
+    return None if found is None else (found["deployment"], found["revision"], int(found["index"]))
 
 
 class ReplicaState(StrEnum):

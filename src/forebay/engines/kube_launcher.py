@@ -6,12 +6,11 @@ it at once don't undo each other.  Keeps nothing in memory that it could not rea
 """
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from forebay.engines.deployment import LauncherKind, Replica, ReplicaState, ReplicaStatus
+from forebay.engines.deployment import LauncherKind, Replica, ReplicaState, ReplicaStatus, split_id
 from forebay.engines.kube_client import ClusterAccess, ClusterApi, translating
 from forebay.engines.kube_logs import LogKeeper
 from forebay.engines.kube_objects import (
@@ -43,8 +42,6 @@ from forebay.engines.plan import plan_engine
 
 CONFLICTS_MAX: Final = 8  #: with whoever changes the same object, before a change is given up
 LEAVES_FIRST: Final = "-1000"  #: deletion cost of the pod of a replica that is to end
-
-_ID: Final = re.compile(r"(?P<deployment>[a-z][-a-z0-9]*)-(?P<revision>[a-z0-9]+)-(?P<index>[0-9]{1,6})")
 
 Result = TypeVar("Result")
 
@@ -78,7 +75,7 @@ class KubernetesLauncher:
             await self._call(lambda: self._start(replica))
 
     async def stop(self, replica_id: str) -> None:
-        if (parts := _split_id(replica_id)) is not None:
+        if (parts := split_id(replica_id)) is not None:
             async with self._changing:
                 await self._call(lambda: self._stop(*parts))
 
@@ -185,7 +182,7 @@ class KubernetesLauncher:
         metadata["annotations"] = {name: value for name, value in kept.items() if value is not None}
 
     def _logs(self, replica_id: str, lines: int) -> Sequence[str]:
-        parts = _split_id(replica_id)
+        parts = split_id(replica_id)
         if parts is None:
             return ()
         deployment, revision, index = parts
@@ -240,15 +237,9 @@ def _want(workload: Object, indexes: Sequence[int], refused: Mapping[int, str]) 
 
 
 def _leaving(replica_id: str) -> ReplicaStatus:
-    parts = _split_id(replica_id)
+    parts = split_id(replica_id)
     assert parts is not None
     deployment, revision, index = parts
     return ReplicaStatus(
         id=replica_id, deployment=deployment, revision=revision, index=index, state=ReplicaState.STOPPING
     )
-
-
-def _split_id(replica_id: str) -> tuple[str, str, int] | None:
-    """Deployment, revision and index; None where it is no replica's id."""
-    found = _ID.fullmatch(replica_id)
-    return None if found is None else (found["deployment"], found["revision"], int(found["index"]))
