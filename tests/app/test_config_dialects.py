@@ -71,6 +71,42 @@ def test_mistakes_are_told_where_they_stand(
     assert message in found[0].message
 
 
+def test_a_forced_call_is_met_by_a_schema_where_llamacpp_serves(tmp_path: Path) -> None:
+    path = tmp_path / "forebay.yaml"
+    path.write_text(
+        """
+engines: {tiny: {kind: llamacpp}, words: {kind: minilm}}
+pools:
+  edge: {engine: llama.cpp, replicas: [http://10.0.0.1/v1]}
+  old: {engine: llamacpp, forced_tools: refuse, replicas: [http://10.0.0.2/v1]}
+  big: {engine: vllm, replicas: [http://10.0.0.3/v1]}
+models:
+  a:
+    endpoints: [chat/completions]
+    targets:
+      - engine: tiny
+      - {engine: tiny, model: other, forced_tools: native}
+      - pool: edge
+      - {pool: edge, url: "http://10.0.0.4/v1", dialect: anthropic}
+      - pool: old
+      - pool: big
+      - {pool: big, forced_tools: schema, url: "http://10.0.0.5/v1"}
+      - url: http://10.0.0.6/v1
+"""
+    )
+    urls = {"tiny": "http://127.0.0.1:1/v1", "words": "http://127.0.0.1:2/v1"}
+    (route,) = compile_snapshot(load_config(path), [], urls).table.routes
+    assert [target.forced_tools.value for target in route.targets] == [
+        *("schema", "native", "schema", "native", "refuse", "native", "schema", "native")
+    ]
+
+
+def test_no_other_dialect_meets_a_forced_call_by_a_schema(tmp_path: Path) -> None:
+    (found,) = problems_of(tmp_path, "messages", f"{CLAUDE}, forced_tools: schema")
+    assert found.key.endswith("forced_tools")
+    assert "is not for targets that speak `anthropic`" in found.message
+
+
 def test_an_address_that_lacks_its_version_is_a_warning(tmp_path: Path) -> None:
     found = problems_of(tmp_path, "messages", "url: https://api.example, dialect: anthropic")
     assert [(each.severity, each.message) for each in found] == [(Severity.WARNING, "does not end in /v1")]

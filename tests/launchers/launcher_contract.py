@@ -28,7 +28,7 @@ class LauncherScene(Protocol):
 
 def plan_stand_in(spec: EngineSpec, place: Place) -> LaunchPlan:
     """Takes the place of `plan_engine`: the specification's arguments are the stand-in's options."""
-    options = {"port": place.port, **spec.arguments}
+    options = {"host": place.host, "port": place.port, **spec.arguments}
     url = f"http://{place.host}:{place.port}"
     return LaunchPlan(
         argv=(sys.executable, "-S", str(STAND_IN), *(f"--{name}={value}" for name, value in options.items())),

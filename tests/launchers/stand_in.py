@@ -1,6 +1,6 @@
 """A stand-in for an engine: a small server that ends in whatever way it is told.  Standard library alone.
 
-usage: stand_in.py --port=N [--exit=CODE] [--hold-mib=N] [--say=TEXT]; `--exit` is done before it serves.
+usage: stand_in.py --host=HOST --port=N [--exit=CODE] [--hold-mib=N] [--say=TEXT]; `--exit` comes first.
 GET /health: its process id.  /stream?n=N: N lines, 0.1 s apart.  /exit?code=N, /hold?mib=N: does so now.
 SIGTERM: no new requests, those in flight leave, then it ends with 0.
 """
@@ -67,7 +67,7 @@ def main() -> None:
     print(options.get("say", "ready"), flush=True)
     if "exit" in options:
         sys.exit(int(options["exit"]))
-    server = ThreadingHTTPServer(("127.0.0.1", int(options["port"])), Handler)
+    server = Server((options["host"], int(options["port"])), Handler)
 
     def end(*_: object) -> None:
         threading.Thread(target=leave, daemon=True).start()

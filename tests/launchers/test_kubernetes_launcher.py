@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-import kubernetes_validate
 import pytest
+from launcher_scenes import validate_object
 
 from forebay.engines.deployment import Replica, ReplicaState
 from forebay.engines.kube_client import ClusterAccess
@@ -15,7 +15,6 @@ from forebay.engines.kube_objects import (
     INDEX_ANNOTATION,
     WANTED_ANNOTATION,
     ClusterPlace,
-    Object,
 )
 from forebay.engines.model import EngineSpec, LauncherError
 from forebay.testing.answers import json_answer
@@ -25,17 +24,10 @@ from forebay.testing.threaded import ThreadedUpstream
 PLACE = ClusterPlace(images={"llamacpp": "registry.example/engine:1"})
 
 
-def validate(found: Object) -> None:
-    try:
-        kubernetes_validate.validate(found, "1.34", strict=True)
-    except kubernetes_validate.ValidationError as error:
-        raise ValueError(error.message) from None
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
     """One whose pods are never run: what is looked at here are the objects."""
-    with FakeCluster(tmp_path / "cluster", validate=validate, page=2, runs=False) as cluster:
+    with FakeCluster(tmp_path / "cluster", validate=validate_object, page=2, runs=False) as cluster:
         yield cluster
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from forebay.app.config_problems import Severity
 from forebay.app.config_source import KeyPath
 from forebay.core.errors import UpstreamCredentials
-from forebay.core.routes import Endpoint
+from forebay.core.routes import Endpoint, ForcedCalls
 from forebay.providers.chat_to_bedrock import find_region
 from forebay.providers.translators import can_answer, list_dialects
 
@@ -79,6 +79,7 @@ def check_dialect(
     if "engine" in target and dialect != DEFAULT:
         message = f"engines on this machine speak `{DEFAULT}`"
         yield (*path, "dialect"), message, "remove it", Severity.ERROR, False
+    yield from _check_forced(path, target, dialect, pools)
     addresses = list_addresses(path, target, pools)
     if not addresses:
         return
@@ -101,6 +102,22 @@ def check_dialect(
         yield from _check_url(url_path, url, dialect)
         if dialect == _BEDROCK:
             yield from _check_region(region_path or url_path, url, region)
+
+
+def _check_forced(
+    path: KeyPath, target: Mapping[str, Any], dialect: str, pools: Mapping[str, Any]
+) -> Iterator[Found]:
+    """A forced call is met here only on the way to a server of OpenAI's chat."""
+    name = target.get("pool")
+    pool = pools.get(name) if isinstance(name, str) else None
+    said = target.get("forced_tools")
+    where: KeyPath = (*path, "forced_tools")
+    if said is None and isinstance(pool, Mapping):
+        said, where = pool.get("forced_tools"), ("pools", str(name), "forced_tools")
+    if said in (ForcedCalls.SCHEMA, ForcedCalls.REFUSE) and dialect != DEFAULT:
+        message = f"`{said}` is not for targets that speak `{dialect}`: their servers meet a forced call"
+        hint = f"say native, or leave it out; only a target with `dialect: {DEFAULT}` may say it"
+        yield where, message, hint, Severity.ERROR, False
 
 
 def _check_url(path: KeyPath, url: object, dialect: str) -> Iterator[Found]:

@@ -24,7 +24,17 @@ from forebay.app.config_values import (
     TargetUrl,
     Tier,
 )
-from forebay.core.routes import QUEUE_WAITS_S, Affinity, Choosing, FillerRules, Hedge, Masking, Order, Pool
+from forebay.core.routes import (
+    QUEUE_WAITS_S,
+    Affinity,
+    Choosing,
+    FillerRules,
+    ForcedCalls,
+    Hedge,
+    Masking,
+    Order,
+    Pool,
+)
 
 Capability = Literal["tools", "images", "audio", "documents", "json_schema"]
 RequestsAtOnce = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
@@ -43,6 +53,7 @@ FACTS = (
     "price_usd_per_mtok",
     "shares_quota",
     "slow_start_s",
+    "forced_tools",
     *WAYS,
 )  #: what a target takes from its pool where it is silent
 
@@ -102,6 +113,13 @@ class PlaceConfig(Section):
         default=None,
         description="Seconds in which a replica that is new, or comes back into service, gets from a tenth "
         "to all of its share of requests; 0 gives it all at once. Null: 10.",
+    )
+    forced_tools: ForcedCalls | None = Field(
+        default=None,
+        description="How a request is met that has to call a tool (`tool_choice`): `native` by the engine "
+        "itself, `schema` by a JSON schema of the tools that its answer then follows, `refuse` by a 400. "
+        "Null: `schema` where the engine is llama.cpp, which does not enforce it, and `dialect` is `openai`; "
+        "else `native`.",
     )
     tls_ca: ResolvedPath | None = Field(
         default=None, description="PEM file with the authorities to trust instead of the system's."

@@ -7,13 +7,13 @@ old snapshot or the new one and nothing else; it never decides when a snapshot i
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
 from forebay.app.atomic_file import write_atomically
 from forebay.app.config import Config
-from forebay.app.config_dialect_checks import complete_endpoints
+from forebay.app.config_dialect_checks import DEFAULT, complete_endpoints
 from forebay.app.config_limits import CompiledLimits
 from forebay.app.config_model import LlamaCppEngine, TargetConfig
 from forebay.app.config_pools import WAYS, PlaceConfig, find_facts, share_weight, shares_quota
@@ -22,6 +22,7 @@ from forebay.app.config_values import Tier
 from forebay.core.keys import KeyEntry
 from forebay.core.limits import Measure
 from forebay.core.routes import (
+    ForcedCalls,
     GatewayLimits,
     Route,
     RouteTable,
@@ -30,6 +31,10 @@ from forebay.core.routes import (
     Timeouts,
     encode_snapshot,
 )
+from forebay.engines.load_names import EngineKind, find_kind
+
+#: Engines that read over `tool_choice`, and do enforce a JSON schema.
+UNENFORCED: Final = frozenset({EngineKind.LLAMA_CPP})
 
 
 def compile_snapshot(
@@ -130,6 +135,7 @@ def _compile_targets(name: str, config: Config, engine_urls: Mapping[str, str]) 
             facts = find_facts((target, config.pools.get(pool), _describe_engine(target, config)))
             if target.engine is not None:  # which is here, whatever the way to others of its pool
                 facts = {name: value for name, value in facts.items() if name not in WAYS}
+            facts.setdefault("forced_tools", _find_forced(target, config))
             facts["weight"] = share_weight(target.weight, len(urls))
             tier = facts.setdefault("tier", target.chosen_tier)
             facts.setdefault("shares_quota", shares_quota(tier, target.dialect))
@@ -141,6 +147,17 @@ def _find_timeouts(target: TargetConfig, config: Config, tier: str) -> Timeouts:
     """What the target says, else its pool, else its tier."""
     places = target, config.pools.get(target.chosen_pool), config.tiers.get(cast("Tier", tier))
     return merge_timeouts(place.timeouts for place in places if place is not None)
+
+
+def _find_forced(target: TargetConfig, config: Config) -> ForcedCalls:
+    """How a forced call is met where nobody says."""
+    pool = config.pools.get(target.chosen_pool)
+    kind = find_kind(pool.engine) if pool is not None and pool.engine else None
+    if target.engine is not None:
+        is_enforced = not isinstance(config.engines.get(target.engine), LlamaCppEngine)
+    else:
+        is_enforced = kind not in UNENFORCED or target.dialect != DEFAULT
+    return ForcedCalls.NATIVE if is_enforced else ForcedCalls.SCHEMA
 
 
 def _is_adapter(target: TargetConfig, name: str, config: Config) -> bool:

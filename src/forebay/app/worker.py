@@ -126,6 +126,7 @@ class Worker:
             read_secret=read_secret,
             dialect=openai,
             find_way=translators.find_way,
+            find_forced_way=translators.find_forced_way,
             loads=self._loads,
             now=asyncio.get_running_loop().time(),
         )

@@ -51,6 +51,14 @@ FORMS: Final = AUDIO_READERS | {Endpoint.IMAGE_EDITS, Endpoint.IMAGE_VARIATIONS}
 MEDIA: Final = FORMS | {Endpoint.SPEECH, Endpoint.IMAGES}
 
 
+class ForcedCalls(StrEnum):
+    """How a target meets a request that forces a call of a tool."""
+
+    NATIVE = "native"  #: its engine enforces it
+    SCHEMA = "schema"  #: by a JSON schema of the tools, which its engine does enforce
+    REFUSE = "refuse"  #: not at all: its callers are told so
+
+
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds, for one attempt.  `first_token_s` ends it only while another target is left to try."""
 
@@ -97,6 +105,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     price_usd_per_mtok: float | None = None  #: for choosing alone; the bill has its own
     weight: float | None = None  #: its share among those of its tier, instead of what load would say
     shares_quota: bool = False  #: a 429 of it speaks of all targets of its address and `api_key`
+    forced_tools: ForcedCalls = ForcedCalls.NATIVE
     slow_start_s: float = 10.0  #: in which it comes to its full share when it is new or has come back
 
 

@@ -33,6 +33,7 @@ def build_state(
     read_secret: ReadSecret,
     dialect: InnerDialect,
     find_way: FindWay,
+    find_forced_way: FindWay | None = None,
     loads: Loads | None = None,
     now: float | None = None,
 ) -> State:
@@ -44,7 +45,7 @@ def build_state(
     Args:
         now: the loop's time, from which on places start slowly that are new; None where none does.
     """
-    ways = Ways(dialect, find_way)
+    ways = Ways(dialect, find_way, find_forced_way)
     share: dict[Any, Any] = {}
     loads = loads or Loads()
     parts = loads.follow(snapshot.table, snapshot.quota_workers)
@@ -117,6 +118,7 @@ def _build_target(
     secret = ""
     heads: dict[Endpoint, bytes] = {}
     crossings: dict[Endpoint, Crossing] = {}
+    forced: dict[Endpoint, Crossing] = {}
     origin = Origin(client, Address(scheme="http", host="", port=0), 0, None)  # which nobody will ask
     try:
         if target.api_key is not None:
@@ -129,6 +131,7 @@ def _build_target(
         if query := urlsplit(target.url).query:
             path += f"?{query}"
         heads, crossings = ways.build(target, address.authority, path, secret)
+        forced = ways.build_forced(target, address.authority, path, secret)
         if not heads and not crossings:
             problem = TargetMisconfigured(
                 f"the target {target.id} speaks `{target.dialect}`, which this Forebay does not know"
@@ -150,6 +153,7 @@ def _build_target(
         origin=origin,
         heads=heads,
         crossings=crossings,
+        forced=forced,
         secret=secret.encode(),
         problem=problem,
         cell_ok=cell_ok,

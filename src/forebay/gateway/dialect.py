@@ -34,6 +34,13 @@ class MeasuredView(RequestView, Protocol):
     def guessed_units(self) -> tuple[tuple[str, int], ...]: ...
 
 
+class ToolView(RequestView, Protocol):
+    """What is read of a request that may offer tools."""
+
+    @property
+    def forces_call(self) -> bool: ...
+
+
 class Reading(Protocol):
     """What an answer of a target with usage rules says; `forebay.providers.openai_usage` explains it."""
 

@@ -36,7 +36,7 @@ from forebay.gateway.quota import Quota
 from forebay.gateway.records import Recorder
 from forebay.gateway.relay import Relay
 from forebay.gateway.silence import Silence
-from forebay.gateway.speaking import new_meter
+from forebay.gateway.speaking import find_forced, new_meter
 from forebay.gateway.succession import Succession
 from forebay.net.connection import ALL, SOME, Connection
 
@@ -218,6 +218,8 @@ class Service:
         target = exchange.target_state
         if target.problem is not None or exchange.endpoint not in target.heads:
             return False
+        if target.forced and find_forced(exchange, target) is not None:
+            return False  # its engine would read over the call that it has to make
         if exchange.route is not None and exchange.route.hedge is not None:
             return False  # it may need a second attempt while the first goes on
         # First: a request that can't be sent costs no connection.

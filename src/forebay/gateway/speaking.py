@@ -4,10 +4,12 @@ Decides nothing and sends nothing; how two dialects meet is `crossing`'s.
 """
 
 from collections.abc import Mapping
+from typing import cast
 
 from forebay.core.clock import Clock
 from forebay.core.errors import Overloaded
-from forebay.gateway.dialect import Meter
+from forebay.gateway.crossing import Crossing
+from forebay.gateway.dialect import Meter, ToolView
 from forebay.gateway.memory import OVERLOADED, Memory
 from forebay.gateway.model import Exchange, TargetState
 
@@ -23,10 +25,11 @@ def encode_request(exchange: Exchange, target: TargetState, memory: Memory) -> P
         InvalidJSON, InvalidValue: as the dialect does.
     """
     endpoint, model = exchange.endpoint, target.target.model
-    if endpoint in target.heads:
+    crossing = find_forced(exchange, target) if target.forced else None
+    if crossing is None and endpoint in target.heads:
         exchange.crossing = None
         return exchange.dialect.encode_request(exchange.body, exchange.view, endpoint, model)
-    crossing = exchange.crossing = target.find_crossing(endpoint)
+    crossing = exchange.crossing = crossing or target.find_crossing(endpoint)
     payload = crossing.encode(exchange.dialect, exchange.body, exchange.view, model, stream=exchange.stream)
     if crossing.is_translated:
         memory.held -= exchange.translated_bytes
@@ -36,6 +39,12 @@ def encode_request(exchange: Exchange, target: TargetState, memory: Memory) -> P
             raise Overloaded(OVERLOADED, retry_after_s=1)
         exchange.translated_bytes = size
     return payload
+
+
+def find_forced(exchange: Exchange, target: TargetState) -> Crossing | None:
+    """What lies between, where the request forces a call that the engine there would not make."""
+    crossing = target.forced.get(exchange.endpoint)
+    return crossing if crossing is not None and cast(ToolView, exchange.view).forces_call else None
 
 
 def write_head(exchange: Exchange, target: TargetState, payload: Payload, clock: Clock) -> bytes:

@@ -29,6 +29,7 @@ class TargetState:
     origin: Origin
     heads: Mapping[Endpoint, bytes]  #: the head of a request, up to what differs between requests
     crossings: Mapping[Endpoint, Crossing]  #: for endpoints that it answers, and that are not in `heads`
+    forced: Mapping[Endpoint, Crossing]  #: for requests that force a call which its engine does not enforce
     secret: bytes
     problem: TargetError | None  #: why it cannot be sent to
     cell_ok: int

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import cast
 
-from forebay.core.routes import FORMS, MEDIA, Endpoint, Target
+from forebay.core.routes import FORMS, MEDIA, Endpoint, ForcedCalls, Target
 from forebay.core.translation import ErrorReader, Headers, SigningTranslator, TargetWire, Way
 from forebay.gateway.crossing import CONTENT_TYPE, SSE, Crossing, Signing, write_headers
 from forebay.gateway.dialect import FindWay, InnerDialect
@@ -20,11 +20,15 @@ class Ways:
 
     Args:
         inner: the dialect that lies between two others.
+        find_forced_way: likewise by how a target meets a forced call of a tool; None where none has to.
     """
 
-    def __init__(self, inner: InnerDialect, find_way: FindWay) -> None:
+    def __init__(
+        self, inner: InnerDialect, find_way: FindWay, find_forced_way: FindWay | None = None
+    ) -> None:
         self._inner = inner
         self._find_way = find_way
+        self._find_forced_way = find_forced_way
 
     def build(
         self, target: Target, authority: str, base_path: str, secret: str
@@ -54,6 +58,19 @@ class Ways:
             else:
                 crossings[endpoint] = self._cross(endpoint, way, target, authority, base_path, secret, passed)
         return heads, crossings
+
+    def build_forced(
+        self, target: Target, authority: str, base_path: str, secret: str
+    ) -> dict[Endpoint, Crossing]:
+        """Crossings of requests that force a call which the target does not enforce.  Raises as `build`."""
+        found: dict[Endpoint, Crossing] = {}
+        if target.forced_tools is ForcedCalls.NATIVE or self._find_forced_way is None:
+            return found
+        for endpoint in Endpoint:
+            way = self._find_forced_way(endpoint, target.forced_tools)
+            if way is not None:
+                found[endpoint] = self._cross(endpoint, way, target, authority, base_path, secret, [])
+        return found
 
     def _cross(
         self,

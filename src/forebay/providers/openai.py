@@ -13,6 +13,7 @@ from forebay.core.filler import Opening
 from forebay.core.routes import Endpoint
 from forebay.core.usage_rules import UsageRule
 from forebay.providers.filler_chat import ChatFiller, takes_filler
+from forebay.providers.forced_choice import is_forced
 from forebay.providers.json_edit import FIELDS_MAX, NOTHING, UNREADABLE, split_fields
 from forebay.providers.openai_bounds import check_context as check_context
 from forebay.providers.openai_bounds import find_output_cap as find_output_cap
@@ -48,11 +49,17 @@ class RequestView(msgspec.Struct, frozen=True):
     stream: bool | None = None
     stream_options: StreamOptions | Unset | None = UNSET
     metadata: msgspec.Raw = NOTHING  #: kept as bytes, because nothing is wrong with a request whose tags are
+    tool_choice: msgspec.Raw = NOTHING  #: likewise
 
     @property
     def tags(self) -> tuple[tuple[str, str], ...]:
         """What the caller wants its record to be found by."""
         return () if self.metadata is NOTHING else read_tags(self.metadata)
+
+    @property
+    def forces_call(self) -> bool:
+        """Whether the model has to call a tool."""
+        return is_forced(self.tool_choice)
 
     @property
     def wants_usage(self) -> bool:

@@ -7,7 +7,7 @@ that do not speak it.
 
 from functools import lru_cache
 
-from forebay.core.routes import Endpoint
+from forebay.core.routes import Endpoint, ForcedCalls
 from forebay.providers.anthropic_dialect import SPOKEN as _ANTHROPIC
 from forebay.providers.anthropic_dialect import MessagesDialect
 from forebay.providers.anthropic_wire import AnthropicWire
@@ -16,6 +16,7 @@ from forebay.providers.chat_to_anthropic import ChatToAnthropic
 from forebay.providers.chat_to_bedrock import ChatToBedrock
 from forebay.providers.chat_to_gemini import ChatToGemini
 from forebay.providers.embeddings_to_gemini import EmbeddingsToGemini
+from forebay.providers.forced_tools import ForcedTools
 from forebay.providers.inference_protocol import InferenceDialect, InferenceWire
 from forebay.providers.media_dialect import SPOKEN as _MEDIA
 from forebay.providers.media_dialect import MediaDialect
@@ -52,6 +53,11 @@ _TARGETS: dict[str, TargetTranslator] = {
     "gemini": ChatToGemini(),
     "vertex": ChatToGemini(is_vertex=True),
 }
+#: By how a forced call is met at a target that speaks OpenAI's chat, for requests that force one.
+_FORCED: dict[str, TargetTranslator] = {
+    ForcedCalls.SCHEMA: ForcedTools(),
+    ForcedCalls.REFUSE: ForcedTools(refuses=True),
+}
 #: By the dialect too, for callers of embeddings.
 _EMBEDDERS: dict[str, TargetTranslator] = {
     "gemini": EmbeddingsToGemini(),
@@ -85,6 +91,21 @@ def find_way(endpoint: Endpoint, dialect: str) -> Way | None:
     if caller is None or wire is None or wire.build_path("", Endpoint.CHAT.value, "m") is None:
         return None
     return Way(wire=wire, caller=_LAST_CALLERS.get(endpoint, caller))
+
+
+def find_forced_way(endpoint: Endpoint, forced: str) -> Way | None:
+    """What lies between callers who force a call of a tool and targets of chat that do not enforce it.
+
+    Args:
+        forced: how it is met there; one of `ForcedCalls`.
+    """
+    target = _FORCED.get(forced)
+    if target is None:
+        return None
+    if endpoint is Endpoint.CHAT:
+        return Way(target=target)
+    caller = _LAST_CALLERS.get(endpoint)
+    return None if caller is None else Way(caller=caller, target=target)
 
 
 def can_answer(dialect: str, endpoint: Endpoint) -> bool:

@@ -22,6 +22,7 @@ from forebay.core.events import Finished, decode_event
 from forebay.core.keys import KeyEntry, compute_key_digest
 from forebay.core.routes import (
     Endpoint,
+    ForcedCalls,
     GatewayLimits,
     Route,
     RouteTable,
@@ -58,6 +59,7 @@ def make_route(
     connections_max: int = 1024,
     usage: Sequence[UsageRule] = (),
     dialect: str = "openai",
+    forced_tools: ForcedCalls = ForcedCalls.NATIVE,
 ) -> Route:
     """A route to one target for each base URL, tried in that order.
 
@@ -67,6 +69,7 @@ def make_route(
         api_key: a reference, `env:NAME` or `file:PATH`.
         usage: rules by which each target's answers are counted.
         dialect: what the targets speak.
+        forced_tools: how they meet a forced call of a tool.
     """
     targets = tuple(
         Target(
@@ -79,6 +82,7 @@ def make_route(
             connections_max=connections_max,
             timeouts=timeouts or Timeouts(),
             usage=tuple(usage),
+            forced_tools=forced_tools,
         )
         for number, url in enumerate(urls)
     )
