@@ -15,8 +15,11 @@ import pytest
 from control_scene import AUTH, TOKEN, LiveControl, Scene
 from prometheus_client.parser import text_string_to_metric_families
 
+from forebay.app.config import load_config
 from forebay.app.engine_watch import load_known
 from forebay.app.supervisor_state import RunState, save_run_state
+from forebay.cli.doctor_running import check_fleet
+from forebay.cli.finding import Verdict
 from forebay.cli.fleet import show_fleet
 from forebay.cli.terminal import Failure
 from forebay.engines.load_names import EngineKind
@@ -29,7 +32,7 @@ pools:
   gpu: {{engine: vllm, tier: provisioned, region: eu, warm_up: {{requests: 1, timeout_s: 60}},
          replicas: [{url}]}}
 models:
-  m: {{endpoints: [chat/completions], targets: [{{pool: gpu, model: there}}, {{url: https://one.example/v1}}]}}
+  m: {{endpoints: [chat/completions], targets: [{{pool: gpu, model: there, context_window: 9000}}, {{url: https://one.example/v1}}]}}
   other: {{endpoints: [chat/completions], targets: [{{pool: gpu, model: there}}]}}
 """
 
@@ -71,7 +74,8 @@ def see(folder: Path, engine: FakeEngine) -> tuple[dict[str, Any], str, str, int
     return asyncio.run(scenario())
 
 
-ENGINE = {"model": "there", "running": 3, "waiting": 1, "kv_cache_used": 0.5, "adapters": ["sql"]}
+ENGINE: dict[str, Any] = {"model": "there", "running": 3, "waiting": 1, "kv_cache_used": 0.5}
+ENGINE |= {"adapters": ["sql"], "context_window": 8192, "real_name": "org/there", "version": "0.32.0"}
 
 
 def test_the_fleet_is_shown_before_and_after_its_warm_up(tmp_path: Path) -> None:
@@ -86,6 +90,11 @@ def test_the_fleet_is_shown_before_and_after_its_warm_up(tmp_path: Path) -> None
         "pool": "gpu", "tier": "provisioned", "region": "eu", "engine": "vllm", "model": "there", "url": url,
         "targets": ["m@gpu", "other@gpu"], "state": "ready", "running": 3, "waiting": 1, "kv_cache_used": 0.5,
         "queue_wait_s": None, "adapters": ["sql"], "age_s": 0, "error": None,
+        "context_window": 8192, "real_model": "org/there", "engine_version": "0.32.0", "generates": None,
+        "generation_error": None,
+        "contradictions": [
+            "`context_window` says 9000, the engine 8192: longer requests fail there; leave the setting out"
+        ],
         "warm_up": {"state": "done", "answered": 1, "requests": 1, "error": None},
     }  # fmt: skip
 
@@ -104,6 +113,7 @@ def test_prometheus_reads_it_with_a_token(tmp_path: Path) -> None:
     assert samples["forebay_engine_state", "m@gpu", "ready"] == 1
     assert samples["forebay_engine_state", "m@gpu", "cold"] == 0
     assert samples["forebay_warm_up_due", "m@gpu", ""] == 0
+    assert samples["forebay_engine_context_window_tokens", "m@gpu", ""] == 8192
     assert ("forebay_engine_requests_running", "m@one.example", "") not in samples, "nobody said 0"
     assert samples["forebay_engine_state", "m@one.example", "unknown"] == 1
 
@@ -154,9 +164,25 @@ def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         address = url.partition("://")[2].removesuffix("/v1")
         assert lines[1].split()[:8] == ["gpu", "provisioned", "eu", address, "there", "ready", "3", "1"]
         assert "50%" in lines[1]
+        assert "`context_window` says 9000" in " ".join(lines)
         assert "a, b, c and 2 more" in lines[1]
         assert show_fleet(file, is_watched=False, as_json=True) == 0
         assert json.loads(capsys.readouterr().out) == shown["after"]
+    scene.close()
+
+
+def test_the_doctor_finds_what_is_stuck_and_where_an_engine_says_otherwise(tmp_path: Path) -> None:
+    shown, _, url, _ = see(tmp_path, FakeEngine(EngineKind.VLLM, **ENGINE))
+    shown["after"]["data"][0] |= {"generates": False, "generation_error": "no answer within 30 s"}
+    scene = Scene(tmp_path, YAML.format(url=url))
+    with serve(scene, json.dumps(shown["after"]).encode()):
+        stuck, otherwise = check_fleet(load_config(tmp_path / "forebay.yaml", {}))
+    assert stuck.verdict is Verdict.FAIL
+    assert "does not generate: no answer within 30 s" in stuck.message
+    assert otherwise.verdict is Verdict.WARN
+    assert "9000" in otherwise.message
+    assert "leave the setting out" in otherwise.hint
+    assert list(check_fleet(load_config(tmp_path / "forebay.yaml", {}))) == [], "where nothing runs"
     scene.close()
 
 

@@ -75,7 +75,7 @@ def test_triton_tells_models_apart() -> None:
     engine = FakeEngine(EngineKind.TRITON, model="gb", waiting=3, waits=Waits(total_s=0.002, requests=4))
     page = LoadPage(engine.render())
     assert page.kind is EngineKind.TRITON
-    assert page.read("gb") == Reading(waiting=3, queue_sum_s=pytest.approx(0.002), queue_count=4)
+    assert page.read("gb") == Reading(waiting=3, queue_sum_s=pytest.approx(0.002), queue_count=4, generated=4)
     assert page.read("another").waiting == 99
     assert page.read("not-on-the-page").waiting == 102
 

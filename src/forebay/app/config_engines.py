@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import AfterValidator, Field, StrictInt, WithJsonSchema, model_validator
 
-from forebay.app.config_values import ResolvedPath, Seconds, Section, check_url
+from forebay.app.config_values import ResolvedPath, Seconds, SecondsOrZero, Section, check_url
 from forebay.core.routes import Endpoint
 from forebay.engines.load_names import EngineKind
 
@@ -75,6 +75,20 @@ class WarmUpConfig(Section):
         if sum((self.prompt is not None, self.prompts_file is not None, bool(self.prompts))) > 1:
             raise ValueError("give one of `prompt`, `prompts` and `prompts_file`, not several")
         return self
+
+
+class LivenessConfig(Section):
+    """A real generation now and then: it finds a replica that answers its port and does not generate."""
+
+    interval_s: SecondsOrZero = Field(
+        default=60.0,
+        description="Seconds without a sign that it generates, after which a replica is asked for one token. "
+        "0 turns it off.",
+    )
+    timeout_s: Seconds = Field(default=30.0, description="Seconds in which that has to be answered.")
+    failures_max: Annotated[StrictInt, Field(ge=1, le=100)] = Field(
+        default=2, description="After so many checks in a row that failed it is out of service."
+    )
 
 
 def compute_metrics_url(place: str, url: str, default: str | None) -> str | None:

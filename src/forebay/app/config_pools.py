@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
-from forebay.app.config_engines import KINDS, AdapterName, MetricsPlace, WarmUpConfig
+from forebay.app.config_engines import KINDS, AdapterName, LivenessConfig, MetricsPlace, WarmUpConfig
 from forebay.app.config_queue import PlaceQueueConfig
 from forebay.app.config_timeouts import TimeoutsConfig
 from forebay.app.config_values import (
@@ -183,6 +183,11 @@ class PoolConfig(PlaceConfig):
         description="Requests that a new replica, or one that comes back, answers before callers' are sent "
         "to it; "
         "null sends to it at once.",
+    )
+    liveness: LivenessConfig | None = Field(
+        default=None,
+        description="How its replicas are asked for one token now and then, to see that they generate; null "
+        "asks with the defaults where the engine is known, and never places of tier `provider`.",
     )
     adapters: Annotated[tuple[AdapterName, ...], Field(max_length=256)] = Field(
         default=(),

@@ -18,11 +18,18 @@ from starlette.responses import Response
 
 from forebay.app.control_routes import RouteAdder
 from forebay.app.control_schemas import View
+from forebay.app.discovered import list_contradictions
 from forebay.app.engine_state import PlaceState, ReplicaState, Warmth
 from forebay.app.engine_watch import EngineWatch
 from forebay.core.engine_load import EngineState
 from forebay.core.keys import TIERS
+from forebay.engines.facts import ModelFacts
 
+_COUNTERS: Final = (
+    ("look", "forebay_engine_looks"),
+    ("warm_up", "forebay_warm_up_requests"),
+    ("check", "forebay_engine_checks"),
+)
 _LABELS: Final = ("pool", "tier", "region", "model", "target")
 
 
@@ -51,6 +58,14 @@ class ReplicaView(View):
     adapters: list[str] = Field(description="LoRA adapters that it holds.")
     age_s: float | None = Field(description="Seconds since it said so; null where it never answered.")
     error: str | None = Field(description="Why it does not tell its load.")
+    context_window: int | None = Field(description="Tokens of one request that its engine takes, as it says.")
+    real_model: str | None = Field(description="What its model was loaded from, as its engine says.")
+    engine_version: str | None = Field(description="As its engine says.")
+    generates: bool | None = Field(
+        description="False where it answers and does not generate; null where that is not known."
+    )
+    generation_error: str | None = Field(description="What the last check of that said, where it failed.")
+    contradictions: list[str] = Field(description="Where its engine says otherwise than forebay.yaml.")
     warm_up: WarmUpView | None = Field(description="Null where its pool asks for none.")
 
 
@@ -89,7 +104,7 @@ def _order(view: ReplicaView) -> tuple[int, str, str, str]:
 def _show(state: ReplicaState, place: PlaceState, now: float) -> ReplicaView:
     target = place.place.targets[0]
     load = state.compute_load(place, target, now)
-    warm_up = place.place.warm_up
+    warm_up, live, facts = place.place.warm_up, place.liveness, place.facts or ModelFacts()
     return ReplicaView(
         pool=target.pool,
         tier=target.tier,
@@ -106,6 +121,12 @@ def _show(state: ReplicaState, place: PlaceState, now: float) -> ReplicaView:
         adapters=list(load.adapters),
         age_s=None if state.looked_at is None else round(now - state.looked_at, 3),
         error=state.error or None,
+        context_window=facts.context_window,
+        real_model=facts.real_name or None,
+        engine_version=facts.version or None,
+        generates=False if live.is_stuck else None if live.alive_at is None else True,
+        generation_error=live.error or None,
+        contradictions=list_contradictions(target, place.facts),
         warm_up=None
         if warm_up is None
         else WarmUpView(
@@ -136,6 +157,8 @@ class _EngineCollector(Collector):
                 ("kv_cache_usage_ratio", "Share of the engine's key-value cache, as it says."),
                 ("queue_wait_seconds", "Mean time in the engine's queue over the last 10 s."),
                 ("signal_age_seconds", "Since the engine answered last."),
+                ("context_window_tokens", "Of one request, as the engine says."),
+                ("generating", "0 where the engine answers and does not generate, 1 where it was seen to."),
             )
         }
         states = GaugeMetricFamily(
@@ -150,7 +173,7 @@ class _EngineCollector(Collector):
         yield from gauges.values()
         yield states
         yield cold
-        for what, name in (("look", "forebay_engine_looks"), ("warm_up", "forebay_warm_up_requests")):
+        for what, name in _COUNTERS:
             counter = CounterMetricFamily(name, f"Of engines, by result: {what}.", labels=("result",))
             for result in ("ok", "failed"):
                 counter.add_metric((result,), self._engines.counts[what, result])
@@ -166,12 +189,15 @@ class _EngineCollector(Collector):
         state, place, now = seen
         target = place.place.targets[0]
         load = state.compute_load(place, target, now)
+        live = place.liveness
         labels = (target.pool, target.tier, target.region, target.model, target.id)
         values: dict[str, Any] = {
             "requests_running": load.running,
             "requests_waiting": load.waiting,
             "kv_cache_usage_ratio": load.kv_cache_used,
             "queue_wait_seconds": load.queue_wait_s,
+            "context_window_tokens": None if place.facts is None else place.facts.context_window,
+            "generating": 0 if live.is_stuck else None if live.alive_at is None else 1,
             "signal_age_seconds": None if state.looked_at is None else now - state.looked_at,
         }
         for name, value in values.items():

@@ -15,6 +15,7 @@ from typing import ClassVar, Final
 from forebay.app.config import Config
 from forebay.app.config_edit import ConfigEdit, save_edit
 from forebay.app.control_watch import ConfigWatch, list_restart_settings
+from forebay.app.discovered import apply_facts
 from forebay.app.effective_config import EffectiveConfig
 from forebay.app.engine_watch import EngineWatch
 from forebay.app.live_amounts import LiveAmounts
@@ -166,6 +167,8 @@ class ControlPlane:
                 await self._look_at_keys()
                 config = self.effective_config
                 snapshot = await asyncio.to_thread(self._compile, config, self._keys)
+                if self._engines is not None:  # what nobody has written
+                    snapshot = apply_facts(snapshot, self._engines.find_facts())
                 if self._engines is not None:  # first: what is new may be cold
                     self._engines.follow(snapshot, config, self.engine_urls)
                 amounts = await self._live.prepare(snapshot, config.limits.signals) if self._live else {}

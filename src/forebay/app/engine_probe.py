@@ -7,20 +7,25 @@ means for routing, and it never raises for what a replica or the network does: w
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
+from forebay.app.config_engines import join_root
 from forebay.app.secret_refs import read_secret
 from forebay.app.watched import Place, Replica
 from forebay.core.clock import Clock
 from forebay.core.errors import ConnectFailed, ForebayError, StaleConnection
 from forebay.core.routes import Endpoint, Target
+from forebay.engines.facts import FACT_PATHS, MODEL_LIST, OF_MODEL, ModelFacts, read_facts
 from forebay.engines.load_health import Health, judge_health
+from forebay.engines.load_names import EngineKind
 from forebay.engines.load_page import LoadPage, Reading, read_adapters, read_slots
 from forebay.gateway.compiling import find_proxy
 from forebay.net.client import Address, Client, Origin, parse_address
@@ -36,6 +41,10 @@ CONNECTIONS_MAX: Final = 4  #: to one replica
 THREADS_MAX: Final = 8  #: for names, files and certificates
 ERROR_SHOWN_CHARS: Final = 160
 
+FACTS_S: Final = 1.0  #: of a look, for all that it says beside its load
+MODELS_ASKED_MAX: Final = 16  #: of one replica, what each is
+BUSY: Final = frozenset({503, 529})
+
 Result = TypeVar("Result")
 
 
@@ -48,6 +57,7 @@ class Looked:
         refused: whether nothing listens there.
         readings: by the model's name, of all its places; empty where it has no page.
         adapters: in its list of models; None where it was not asked.
+        facts: what it says of its models, by their names; None where it was not asked.
         error: why there is no reading; empty where there is one.
     """
 
@@ -56,7 +66,21 @@ class Looked:
     health: Health = Health.SILENT
     readings: dict[str, Reading] | None = None
     adapters: tuple[str, ...] | None = None
+    facts: dict[str, ModelFacts] | None = None
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """How a generation has ended: well where there is no error.
+
+    Attributes:
+        is_opinion: whether the error says that the engine does not generate; not so where it may be busy,
+            away, or ask for another key or name.
+    """
+
+    error: str = ""
+    is_opinion: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +130,41 @@ class EngineProbe:
                 words = f"its health address answered {answer.status}"
                 return Looked(answered=True, health=health, error=words)
         readings, error = await self._read_load(replica)
-        adapters = None
-        if with_models and replica.lists_models:
-            listed = await self._get(replica, f"{replica.url}/models")
-            adapters = read_adapters(listed.body) if listed.status == 200 else None
-        return Looked(answered=True, health=health, readings=readings, adapters=adapters, error=error)
+        adapters = facts = None
+        if with_models and replica.kind is not None:
+            facts, adapters = await self._read_facts(replica, replica.kind)
+        return Looked(
+            answered=True, health=health, readings=readings, adapters=adapters, facts=facts, error=error
+        )
+
+    async def _read_facts(
+        self, replica: Replica, kind: EngineKind
+    ) -> tuple[dict[str, ModelFacts] | None, tuple[str, ...] | None]:
+        """What it says of its models, and its adapters; None where it was silent, which costs no look."""
+        pages: dict[str, bytes] = {}
+        found: dict[str, ModelFacts] = {}
+        with suppress(TimeoutError, ForebayError, OSError, LookupError, ValueError):
+            async with asyncio.timeout(FACTS_S):
+                for place in replica.places[:MODELS_ASKED_MAX]:
+                    await self._add_pages(replica, FACT_PATHS[kind], place.model, pages)
+                    facts = read_facts(kind, place.model, pages)
+                    if facts is not None:
+                        found[place.model] = facts
+        listed = pages.get(MODEL_LIST) if replica.lists_models else None
+        return found or None, None if listed is None else read_adapters(listed)
+
+    async def _add_pages(
+        self, replica: Replica, paths: Iterable[str], model: str, pages: dict[str, bytes]
+    ) -> None:
+        for path in paths:
+            if path in pages and OF_MODEL not in path:
+                continue
+            pages.pop(path, None)
+            told = path.replace(OF_MODEL, quote(model, safe=""))
+            url = f"{replica.url}/models" if path == MODEL_LIST else join_root(replica.url, told)
+            answer = await self._get(replica, url)
+            if answer.status == 200:
+                pages[path] = answer.body
 
     async def _read_load(self, replica: Replica) -> tuple[dict[str, Reading], str]:
         """What it says of each of its places, and why not."""
@@ -131,30 +185,32 @@ class EngineProbe:
                 return dict.fromkeys(models, reading), ""
         return {}, f"{replica.metrics_url} answered {answer.status}"
 
-    async def generate(self, replica: Replica, place: Place, prompt: str, timeout_s: float) -> str:
-        """Has a replica answer one prompt; returns what was wrong, nothing if it answered well."""
+    async def generate(
+        self, replica: Replica, place: Place, prompt: str, timeout_s: float, output_tokens: int
+    ) -> Generated:
+        """Has a replica answer one prompt."""
         assert place.endpoint is not None
-        assert place.warm_up is not None
-        body = _make_body(place.endpoint, place.model, prompt, place.warm_up.output_tokens)
+        body = _make_body(place.endpoint, place.model, prompt, output_tokens)
         url = f"{replica.url}/{place.endpoint.value}"
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await self._exchange(replica, url, "POST", body, ANSWER_MAX_BYTES)
         except TimeoutError:
-            return f"no answer within {timeout_s:.0f} s"
+            return Generated(f"no answer within {timeout_s:g} s", is_opinion=True)
+        except ConnectFailed as error:
+            return Generated(error.message)
         except ForebayError as error:
-            return error.message
+            return Generated(error.message, is_opinion=True)
         except (OSError, LookupError, ValueError) as error:
-            return str(error)
+            return Generated(str(error))
         if answer.status == 200:
-            return (
-                ""
-                if _is_answer(place.endpoint, answer.body)
-                else "its answer is not what OpenAI's API answers"
-            )
+            if _is_answer(place.endpoint, answer.body):
+                return Generated()
+            return Generated("its answer is not what OpenAI's API answers", is_opinion=True)
         words = answer.body[: 4 * ERROR_SHOWN_CHARS].decode(errors="replace")
         words = "".join(each if each.isprintable() else " " for each in words)[:ERROR_SHOWN_CHARS].strip()
-        return f"answered {answer.status}: {words}"
+        is_opinion = answer.status >= 500 and answer.status not in BUSY
+        return Generated(f"answered {answer.status}: {words}", is_opinion=is_opinion)
 
     async def _get(self, replica: Replica, url: str) -> _Answer:
         return await self._exchange(replica, url, "GET", b"", PAGE_MAX_BYTES)

@@ -7,14 +7,16 @@ begins when it is new or its replica comes back after it was down, and ends when
 the time for it has passed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from forebay.app.engine_probe import Looked
+from forebay.app.liveness import Liveness
 from forebay.app.watched import Place, PlaceKey, Replica
 from forebay.core.engine_load import EngineLoad, EngineState
 from forebay.core.routes import Target
+from forebay.engines.facts import ModelFacts
 from forebay.engines.load_health import Health
 from forebay.engines.load_page import Reading, clean_adapters
 from forebay.engines.load_wait import QueueWait
@@ -45,6 +47,8 @@ class PlaceState:
     error: str = ""  #: of the last that was not
     reading: Reading = _NOTHING
     queue_wait_s: float | None = None
+    liveness: Liveness = field(default_factory=Liveness)
+    facts: ModelFacts | None = None
 
     def make_due(self, now: float) -> bool:
         """It is to be warmed up, if anybody asked for that."""
@@ -116,7 +120,7 @@ class ReplicaState:
                 state.warmth = Warmth.NONE
             elif state.warmth is Warmth.NONE:
                 state.warmth = Warmth.DONE  # it serves already
-            state.place = place
+            state.place, state.liveness.rules = place, place.liveness
             self.places[place.key] = state
         self._wait = {model: self._wait.get(model, QueueWait()) for _, model, _ in self.places}
         return due
@@ -152,6 +156,15 @@ class ReplicaState:
             model = state.place.model
             state.reading = reading = readings.get(model, _NOTHING)
             state.queue_wait_s = self._wait[model].see(now, reading.queue_sum_s, reading.queue_count)
+            state.liveness.see_counter(reading.generated, now)
+            if looked.facts is not None:
+                state.facts = looked.facts.get(model, state.facts)
+
+    def may_check(self, state: PlaceState, now: float) -> bool:
+        """Whether it is time, and of any use, to see if one of its places generates."""
+        if self._refused or self.health in (Health.LOADING, Health.FAILED):
+            return False
+        return state.warmth is not Warmth.DUE and state.liveness.is_due(now)
 
     def is_fresh(self, now: float) -> bool:
         """Whether what it said last still holds."""
@@ -172,6 +185,8 @@ class ReplicaState:
             return EngineState.DOWN
         if state.warmth is Warmth.DUE:
             return EngineState.COLD
+        if state.liveness.is_stuck:
+            return EngineState.DOWN
         return EngineState.READY if is_fresh else EngineState.UNKNOWN
 
     def list_loads(self, now: float) -> list[EngineLoad]:

@@ -22,11 +22,13 @@ import msgspec
 from forebay.app.atomic_file import write_atomically
 from forebay.app.config import Config
 from forebay.app.config_engines import WARM_UP_PROMPT, WarmUpConfig, read_prompts
-from forebay.app.engine_probe import EngineProbe, Looked
+from forebay.app.engine_probe import EngineProbe, Generated, Looked
 from forebay.app.engine_state import PlaceState, ReplicaState, Warmth
+from forebay.app.liveness import OUTPUT_TOKENS, PROMPT
 from forebay.app.watched import PlaceKey, list_replicas
 from forebay.core.engine_load import EngineLoad
 from forebay.core.routes import RouteTable, Snapshot, decode_snapshot
+from forebay.engines.facts import ModelFacts
 
 TICK_S: Final = 0.1
 REFUSED_INTERVAL_S: Final = 1.0  #: between two looks at a replica where nothing listens
@@ -35,6 +37,7 @@ MODELS_INTERVAL_S: Final = 10.0  #: between two readings of a list of models
 PUBLISH_INTERVAL_S: Final = 1.0  #: between two tellings of what has not changed
 LOOKS_MAX: Final = 64  #: at once
 WARM_UPS_MAX: Final = 16  #: at once; of a place one request after the other
+CHECKS_MAX: Final = 16  #: at once, of whether places generate
 RETRY_S: Final = 1.0  #: after a warm-up request that was not answered well
 DUE_FILE: Final = "warming.msgpack"
 
@@ -71,6 +74,7 @@ class EngineWatch:
         self._followed: tuple[RouteTable, Config] | None = None
         self._looking: set[tuple[str, str | None]] = set()
         self._warming: set[PlaceKey] = set()
+        self._checking: set[PlaceKey] = set()
         self._look_at: dict[tuple[str, str | None], float] = {}
         self._models_at: dict[tuple[str, str | None], float] = {}
         self._published: dict[str, EngineLoad] = {}
@@ -114,6 +118,8 @@ class EngineWatch:
                     now = loop.time()
                     for state in self._list_due_looks(now):
                         group.create_task(self._look(state, now))
+                    for state, place in self._list_due_checks(now):
+                        group.create_task(self._check(state, place))
                     for state, place in self._list_due_warm_ups(now):
                         group.create_task(self._warm(state, place))
                     self._publish(now, everything=now >= self._published_at + PUBLISH_INTERVAL_S)
@@ -147,7 +153,7 @@ class EngineWatch:
             self._looking.discard(key)
         now = loop.time()
         self._look_at[key] = (began if looked.answered else now) + _find_pause_s(looked, state)
-        if looked.adapters is not None:
+        if with_models and looked.readings is not None:  # whether or not it has such pages
             self._models_at[key] = began
         self.counts["look", "ok" if looked.answered and not looked.error else "failed"] += 1
         before = state.error
@@ -157,6 +163,47 @@ class EngineWatch:
             logger.warning("%s does not tell its load: %s", state.replica.url, looked.error)
         elif before and not looked.error:
             logger.info("%s tells its load again", state.replica.url)
+
+    # --- whether it generates -------------------------------------------------------------------------------
+
+    def _list_due_checks(self, now: float) -> Iterator[tuple[ReplicaState, PlaceState]]:
+        for state in self._states.values():
+            for key, place in state.places.items():
+                if len(self._checking) >= CHECKS_MAX:
+                    return
+                if key not in self._checking and state.may_check(place, now):
+                    self._checking.add(key)
+                    yield state, place
+
+    async def _check(self, state: ReplicaState, place: PlaceState) -> None:
+        """Has a place generate one token, and says so where that changes what is known of it."""
+        live, loop = place.liveness, asyncio.get_running_loop()
+        was_stuck = live.is_stuck
+        made = Generated("the check failed")
+        try:
+            timeout_s = live.rules.timeout_s if live.rules is not None else 0.0
+            made = await self._probe.generate(state.replica, place.place, PROMPT, timeout_s, OUTPUT_TOKENS)
+        except Exception:  # the loop's outer edge: one check fails, the rest goes on
+            logger.exception("a check of %s failed", _name(place))
+        finally:
+            self._checking.discard(place.place.key)
+        self.counts["check", "failed" if made.error else "ok"] += 1
+        live.note_check(made.error, loop.time(), is_opinion=made.is_opinion)
+        if live.is_stuck and not was_stuck:
+            logger.error(
+                "%s answers and does not generate, it is out of service: %s", _name(place), made.error
+            )
+        elif was_stuck and not live.is_stuck:
+            logger.info("%s generates again", _name(place))
+
+    def find_facts(self) -> dict[PlaceKey, ModelFacts]:
+        """What engines say of their models, also those that are silent now."""
+        return {
+            key: place.facts
+            for state in self._states.values()
+            for key, place in state.places.items()
+            if place.facts is not None
+        }
 
     # --- warm-up --------------------------------------------------------------------------------------------
 
@@ -184,7 +231,9 @@ class EngineWatch:
                 if left_s <= 0:
                     return
                 prompt = prompts[number % len(prompts)]
-                error = await self._probe.generate(state.replica, place.place, prompt, left_s)
+                asked = place.place.warm_up.output_tokens if place.place.warm_up else OUTPUT_TOKENS
+                made = await self._probe.generate(state.replica, place.place, prompt, left_s, asked)
+                error = made.error
                 self.counts["warm_up", "failed" if error else "ok"] += 1
                 place.note_answer(error)
                 number += 1
@@ -230,7 +279,7 @@ class EngineWatch:
             load.target_id: load
             for state in self._states.values()
             if state.replica.is_asked
-            or any(place.warmth is not Warmth.NONE for place in state.places.values())
+            or any(place.warmth is not Warmth.NONE or place.liveness.rules for place in state.places.values())
             for load in state.list_loads(now)
         }
         if everything:

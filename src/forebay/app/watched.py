@@ -14,6 +14,7 @@ from forebay.app.config_engines import (
     AUTO,
     OFF,
     WARMED_ENDPOINTS,
+    LivenessConfig,
     WarmUpConfig,
     compute_metrics_url,
     join_root,
@@ -21,6 +22,8 @@ from forebay.app.config_engines import (
 from forebay.app.config_model import LlamaCppEngine
 from forebay.core.routes import Endpoint, Route, Snapshot, Target
 from forebay.engines.load_names import LOAD_NAMES, EngineKind, find_kind
+
+_LIVENESS = LivenessConfig()
 
 PlaceKey = tuple[str, str, str | None]  #: address, the model's name there, and where its key is found
 
@@ -33,6 +36,7 @@ class Place:
     targets: tuple[Target, ...]  #: the first stands for all
     endpoint: Endpoint | None  #: with which it can be warmed up
     warm_up: WarmUpConfig | None
+    liveness: LivenessConfig | None = None  #: None where it is not asked whether it generates
 
     @property
     def model(self) -> str:
@@ -47,6 +51,7 @@ class Replica:
         target: one of its targets, for the way there.
         metrics_url, health_url, slots_url: None where it is not asked.
         engine: the software, as the configuration names it; empty if it does not.
+        kind: where it is one that says what it is, beside its load.
         lists_models: whether adapters are looked for among its models.
         interval_s: between two looks at it.
     """
@@ -56,6 +61,7 @@ class Replica:
     metrics_url: str | None = None
     health_url: str | None = None
     slots_url: str | None = None
+    kind: EngineKind | None = None
     lists_models: bool = False
     interval_s: float = 1.0
     places: tuple[Place, ...] = ()
@@ -93,8 +99,7 @@ def _order(item: tuple[tuple[str, str | None], object]) -> tuple[str, str]:
 def _make_replica(
     models: Mapping[str, list[tuple[Route, Target]]], config: Config, names: Mapping[str, str]
 ) -> Replica:
-    places = tuple(_make_place(model, served, config) for model, served in models.items())
-    target = places[0].targets[0]
+    target = next(iter(models.values()))[0][1]
     pool = config.pools.get(target.pool)
     engine = (pool.engine if pool is not None else None) or ""
     own = config.engines.get(names.get(target.url, ""))
@@ -102,8 +107,11 @@ def _make_replica(
         engine = EngineKind.LLAMA_CPP.value if isinstance(own, LlamaCppEngine) else own.kind
     kind = find_kind(engine)
     metrics = (pool.metrics if pool is not None else None) or (OFF if target.tier == "provider" else AUTO)
+    is_asked = metrics != OFF and (metrics != AUTO or kind is not None)
+    liveness = (pool.liveness if pool is not None else None) or (_LIVENESS if is_asked and kind else None)
+    places = tuple(_make_place(model, served, config, liveness) for model, served in models.items())
     replica = Replica(target=target, engine=engine, places=places)
-    if metrics == OFF or (metrics == AUTO and kind is None):
+    if not is_asked:
         return replica
     load_names = None if kind is None else LOAD_NAMES[kind]
     return Replica(
@@ -112,13 +120,16 @@ def _make_replica(
         metrics_url=compute_metrics_url(metrics, target.url, load_names.metrics if load_names else None),
         health_url=join_root(target.url, load_names.health) if load_names else None,
         slots_url=join_root(target.url, "/slots") if kind is EngineKind.LLAMA_CPP else None,
+        kind=kind,
         lists_models=kind is EngineKind.VLLM,
         interval_s=load_names.interval_s if load_names else 1.0,
         places=places,
     )
 
 
-def _make_place(model: str, served: list[tuple[Route, Target]], config: Config) -> Place:
+def _make_place(
+    model: str, served: list[tuple[Route, Target]], config: Config, liveness: LivenessConfig | None
+) -> Place:
     targets = tuple(target for _, target in served)
     asked = {each for route, target in served if target.dialect == "openai" for each in route.endpoints}
     pools = (config.pools.get(target.pool) for target in targets)
@@ -130,4 +141,5 @@ def _make_place(model: str, served: list[tuple[Route, Target]], config: Config) 
         targets=targets,
         endpoint=endpoint,
         warm_up=warm_up if endpoint is not None else None,
+        liveness=liveness if endpoint is not None else None,
     )

@@ -14,6 +14,8 @@ from forebay.app.supervisor_socket import AddressUnavailable, open_listener
 from forebay.app.supervisor_state import ChildStatus, RunState
 from forebay.app.up_children import load_last_engine_urls, name_engine_child, plan_launch
 from forebay.cli.finding import Finding, Verdict
+from forebay.cli.fleet import fetch_fleet
+from forebay.cli.terminal import Failure
 from forebay.engines.health import probe_generation
 from forebay.net.probe import Healthy, Unhealthy, probe
 from forebay.store.errors import StoreError, StoreMissing, StoreOutdated
@@ -65,6 +67,7 @@ def check_running(config: Config) -> Iterator[Finding]:
     for name, url in (("gateway", state.gateway_url), ("control", state.control_url)):
         yield _check_health(name, url)
     yield from _check_models(state, config)
+    yield from check_fleet(config)
 
 
 def _check_child(child: ChildStatus, config: Config) -> Finding:
@@ -87,6 +90,22 @@ def _check_health(name: str, url: str) -> Finding:
         case Unhealthy(reason=reason):
             hint = f"wait, or see the log of {name}"
             return Finding(name=what, verdict=Verdict.FAIL, message=reason, hint=hint)
+
+
+def check_fleet(config: Config) -> Iterator[Finding]:
+    """Where engines say otherwise than the configuration, and which answer and do not generate."""
+    try:
+        fleet = fetch_fleet(config)
+    except Failure:
+        return  # its health is told already
+    for replica in fleet.data:
+        what = f"engine of {replica.model} at {replica.url}"
+        if replica.generates is False:
+            message = f"answers and does not generate: {replica.generation_error}"
+            yield Finding(name=what, verdict=Verdict.FAIL, message=message, hint="see its own log")
+        for said in replica.contradictions:
+            message, _, mend = said.partition("; ")
+            yield Finding(name=what, verdict=Verdict.WARN, message=message, hint=mend)
 
 
 def _check_models(state: RunState, config: Config) -> Iterator[Finding]:

@@ -58,9 +58,12 @@ class _Replica(msgspec.Struct, kw_only=True):
     age_s: float | None
     error: str | None
     warm_up: _WarmUp | None
+    generates: bool | None = None
+    generation_error: str | None = None
+    contradictions: list[str] = []
 
 
-class _Fleet(msgspec.Struct, kw_only=True):
+class Fleet(msgspec.Struct, kw_only=True):
     """Of `GET /admin/v1/fleet`."""
 
     data: list[_Replica]
@@ -69,7 +72,8 @@ class _Fleet(msgspec.Struct, kw_only=True):
 def show_fleet(file: Path | None, *, is_watched: bool, as_json: bool) -> Outcome:
     config = load_usable_config(file)
     while True:
-        body, fleet = _fetch(config)
+        body = fetch_admin(config, "/fleet")
+        fleet = _read(body)
         if as_json:
             shown = body if is_watched else msgspec.json.format(body, indent=2)  # one a line
             print_line(shown.decode())
@@ -83,10 +87,14 @@ def show_fleet(file: Path | None, *, is_watched: bool, as_json: bool) -> Outcome
         time.sleep(WATCH_INTERVAL_S)
 
 
-def _fetch(config: Config) -> tuple[bytes, _Fleet]:
-    body = fetch_admin(config, "/fleet")
+def fetch_fleet(config: Config) -> Fleet:
+    """The fleet of the Forebay that runs here.  Raises Failure."""
+    return _read(fetch_admin(config, "/fleet"))
+
+
+def _read(body: bytes) -> Fleet:
     try:
-        return body, msgspec.json.decode(body, type=_Fleet)
+        return msgspec.json.decode(body, type=Fleet)
     except msgspec.DecodeError:
         raise Failure(
             "the control plane does not answer like this version of Forebay",
@@ -94,7 +102,7 @@ def _fetch(config: Config) -> tuple[bytes, _Fleet]:
         ) from None
 
 
-def _print(fleet: _Fleet) -> None:
+def _print(fleet: Fleet) -> None:
     print_table(Table(columns=_COLUMNS, rows=[_make_row(each) for each in fleet.data]))
     if not fleet.data:
         print_note("no model has a target")
@@ -136,6 +144,8 @@ def _list(adapters: Sequence[str]) -> str:
 
 
 def _make_note(replica: _Replica) -> Cell:
+    if replica.generates is False:
+        return Cell(text=f"answers and does not generate: {replica.generation_error}", style="red")
     warm_up = replica.warm_up
     if warm_up is not None and warm_up.state == "due":
         why = f": {warm_up.error}" if warm_up.error else ""
@@ -145,4 +155,4 @@ def _make_note(replica: _Replica) -> Cell:
         return Cell(text=f"its warm-up failed, it is sent to all the same{why}", style="yellow")
     if replica.age_s is None and replica.error is None:
         return Cell(text="not asked", style="dim")
-    return Cell(text=replica.error or "", style="yellow")
+    return Cell(text=replica.error or "; ".join(replica.contradictions), style="yellow")

@@ -30,6 +30,7 @@ class LoadNames:
         model_label: names the model of a sample, where the page tells them apart.
         running, waiting, kv_cache_used: gauges; the last is a share from 0 to 1.
         queue_sum, queue_count: counters: time spent in the engine's queue, and by how many requests.
+        generated: a counter that rises while the engine generates.
         queue_unit_s: what one of `queue_sum` is, in seconds.
         interval_s: between two looks.
     """
@@ -43,12 +44,20 @@ class LoadNames:
     queue_sum: str = ""
     queue_count: tuple[str, ...] = ()
     queue_unit_s: float = 1.0
+    generated: tuple[str, ...] = ()
     interval_s: float = 1.0
 
     @property
     def names(self) -> tuple[str, ...]:
         single = (self.queue_sum,) if self.queue_sum else ()
-        return (*self.running, *self.waiting, *self.kv_cache_used, *single, *self.queue_count)
+        return (
+            *self.running,
+            *self.waiting,
+            *self.kv_cache_used,
+            *single,
+            *self.queue_count,
+            *self.generated,
+        )
 
 
 LOAD_NAMES: Final[Mapping[EngineKind, LoadNames]] = {
@@ -59,11 +68,14 @@ LOAD_NAMES: Final[Mapping[EngineKind, LoadNames]] = {
         kv_cache_used=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
         queue_sum="vllm:request_queue_time_seconds_sum",
         queue_count=("vllm:request_queue_time_seconds_count",),
+        generated=("vllm:generation_tokens_total",),
     ),
     EngineKind.LLAMA_CPP: LoadNames(
         running=("llamacpp:requests_processing",),
         waiting=("llamacpp:requests_deferred",),
         kv_cache_used=("llamacpp:kv_cache_usage_ratio",),  # of older builds; newer ones do not say
+        # Tokens are counted when a request has ended, runs of the model at once.
+        generated=("llamacpp:n_decode_total", "llamacpp:tokens_predicted_total"),
         # Each look wakes whatever waits for a result there, and only after a second of silence a caller who
         # has left is noticed.
         interval_s=3.0,
@@ -77,6 +89,7 @@ LOAD_NAMES: Final[Mapping[EngineKind, LoadNames]] = {
         # Of requests, as the durations are: several may be in one of `nv_inference_exec_count`.
         queue_count=("nv_inference_request_success",),
         queue_unit_s=1e-6,
+        generated=("nv_inference_request_success",),
     ),
     EngineKind.SGLANG: LoadNames(
         model_label="model_name",
@@ -85,12 +98,14 @@ LOAD_NAMES: Final[Mapping[EngineKind, LoadNames]] = {
         kv_cache_used=("sglang:token_usage",),
         queue_sum="sglang:queue_time_seconds_sum",
         queue_count=("sglang:queue_time_seconds_count",),
+        generated=("sglang:generation_tokens_total",),
     ),
     EngineKind.TGI: LoadNames(
         running=("tgi_batch_current_size",),
         waiting=("tgi_queue_size",),
         queue_sum="tgi_request_queue_duration_sum",
         queue_count=("tgi_request_queue_duration_count",),
+        generated=("tgi_request_success",),
     ),
 }
 

@@ -48,6 +48,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_used: float | None = None
     queue_sum_s: float | None = None  #: that requests have spent in its queue, since it began to count
     queue_count: int | None = None  #: of those requests
+    generated: float | None = None  #: a counter that rises while it generates
     adapters: tuple[str, ...] = ()
 
     @property
@@ -103,6 +104,7 @@ class LoadPage:
             kv_cache_used=min(1.0, sum(shares) / len(shares)) if shares else None,
             queue_sum_s=_add(queue_sum, names.queue_unit_s),
             queue_count=None if (counted := _add(queue_count)) is None else int(counted),
+            generated=_add(self._find(names, names.generated, model)),
             adapters=self._adapters,
         )
 

@@ -18,6 +18,7 @@ from forebay.testing.openai import chat_completion, chat_stream, completion, com
 from forebay.testing.recorded import RecordedRequest
 from forebay.testing.steps import Script, Sleep
 
+STUCK_S = 3600.0  #: until an engine that is stuck answers a generation
 _TEXT = [("content-type", "text/plain; version=0.0.4; charset=utf-8")]
 
 
@@ -46,6 +47,10 @@ class FakeEngine:
         generated: how many generations it has answered well.
         fail_generations: so many of the next generations are answered 500.
         answer_s: seconds until a generation is answered.
+        is_stuck: whether it answers all but generations.
+        counted: tokens that it says it has generated; None where it does not say.
+        context_window, version, real_name: what it says of itself, where it says so.
+        has_vision: whether llama.cpp's model takes images; None where it does not say.
     """
 
     kind: EngineKind = EngineKind.VLLM
@@ -63,6 +68,12 @@ class FakeEngine:
     generated: int = 0
     fail_generations: int = 0
     answer_s: float = 0.0
+    is_stuck: bool = False
+    counted: float | None = None
+    context_window: int | None = None
+    version: str = ""
+    real_name: str = ""
+    has_vision: bool | None = None
 
     def handle(self, request: RecordedRequest) -> Script:
         """The handler for a `ScriptedUpstream`."""
@@ -78,12 +89,44 @@ class FakeEngine:
         if request.path.endswith("/models"):
             return json_answer({"object": "list", "data": self._list_models()})
         if request.method == "POST":
-            return self._generate(request)
+            return [Sleep(STUCK_S)] if self.is_stuck else self._generate(request)
+        about = self._describe(request.path)
+        if about is not None:
+            return json_answer(about)
         return json_answer({"error": {"message": "Not Found"}}, status=404)
 
-    def _list_models(self) -> list[dict[str, str | None]]:
-        listed = [(self.model, None), *((name, self.model) for name in self.adapters)]
-        return [{"id": name, "object": "model", "parent": parent} for name, parent in listed]
+    def _list_models(self) -> list[dict[str, str | int | None]]:
+        listed: list[tuple[str, str | None]] = [(self.model, None)]
+        listed += [(name, self.model) for name in self.adapters]
+        more: dict[str, str | int | None] = {}
+        if self.kind is EngineKind.VLLM and self.context_window is not None:
+            more = {"max_model_len": self.context_window, "root": self.real_name or self.model}
+        return [{"id": name, "object": "model", "parent": parent, **more} for name, parent in listed]
+
+    def _describe(self, path: str) -> dict[str, object] | None:
+        """Pages on which engines say what they are."""
+        if path == "/props" and self.kind is EngineKind.LLAMA_CPP and self.context_window is not None:
+            said: dict[str, object] = {
+                "default_generation_settings": {"n_ctx": self.context_window},
+                "total_slots": 4,
+                "model_path": f"/models/{self.real_name}",
+                "build_info": self.version,
+            }
+            return said | ({} if self.has_vision is None else {"modalities": {"vision": self.has_vision}})
+        if path == "/info" and self.kind is EngineKind.TGI and self.context_window is not None:
+            return {
+                "model_id": self.real_name,
+                "max_total_tokens": self.context_window,
+                "version": self.version,
+            }
+        if path == "/version" and self.kind is EngineKind.VLLM and self.version:
+            return {"version": self.version}
+        if self.kind is EngineKind.TRITON and self.version:
+            if path == "/v2":
+                return {"name": "triton", "version": self.version, "extensions": []}
+            if path == f"/v2/models/{self.model}":
+                return {"name": self.model, "versions": ["1"], "platform": self.real_name}
+        return None
 
     def _generate(self, request: RecordedRequest) -> Script:
         if self.fail_generations > 0:
@@ -130,6 +173,8 @@ class FakeEngine:
             _family("vllm:prompt_tokens_total", "counter", [(labels, 81234.0)]),
             _histogram("vllm:request_queue_time_seconds", labels, self.waits),
         ]
+        if self.counted is not None:
+            parts.append(_family("vllm:generation_tokens_total", "counter", [(labels, self.counted)]))
         if self.kv_cache_used is not None:
             parts.append(_family("vllm:kv_cache_usage_perc", "gauge", [(labels, self.kv_cache_used)]))
         if self.adapters or self.running_adapters:
