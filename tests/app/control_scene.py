@@ -118,7 +118,7 @@ class Scene:
             LimitRoutes(self.quota, self.clock, self.live),
             SignalRoutes(self.live, self.signals),
             ExplainRoutes(self.plane, self.read_board),
-            FleetRoutes(self.engines),
+            FleetRoutes(self.engines, self.board),
             MatrixRoutes(MatrixRepo(self.database, self.clock)),
             self.alerts.routes,
         )

@@ -16,12 +16,14 @@ import httpx
 import pytest
 from control_scene import AUTH, TOKEN, Scene
 
+from forebay.app.machine_id import read_machine_id
 from forebay.app.supervisor_state import RunState, save_run_state
 from forebay.cli.route import Question, explain_route
 from forebay.cli.terminal import Failure
 from forebay.core.engine_load import EngineLoad, EngineState
 from forebay.core.keys import Rights
 from forebay.gateway.loads import Loads
+from forebay.gateway.place_names import PlaceNames
 from forebay.gateway.policy.news import News, PlaceCount, SaidWord
 from forebay.gateway.tenancy import FOREBAY, NewKey
 
@@ -162,7 +164,9 @@ def test_the_command_shows_what_the_route_says(scene: Scene, capsys: pytest.Capt
 
 def test_what_the_board_knows_is_told_and_decides(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     assert scene.plane.snapshot_state is not None
-    replicas = Loads().follow(scene.plane.snapshot_state.snapshot.table, 1).replicas
+    replicas = (
+        Loads(PlaceNames(read_machine_id())).follow(scene.plane.snapshot_state.snapshot.table, 1).replicas
+    )
     now = time.monotonic()
     scene.board.publish(
         [

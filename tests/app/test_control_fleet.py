@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from forebay.app.config import load_config
 from forebay.app.engine_watch import load_known
 from forebay.app.supervisor_state import RunState, save_run_state
+from forebay.cli.doctor_authority import check_sharing
 from forebay.cli.doctor_running import check_fleet
 from forebay.cli.finding import Verdict
 from forebay.cli.fleet import show_fleet
@@ -95,6 +96,7 @@ def test_the_fleet_is_shown_before_and_after_its_warm_up(tmp_path: Path) -> None
         "contradictions": [
             "`context_window` says 9000, the engine 8192: longer requests fail there; leave the setting out"
         ],
+        "requests": 0, "requests_elsewhere": 0,
         "warm_up": {"state": "done", "answered": 1, "requests": 1, "error": None},
     }  # fmt: skip
 
@@ -183,6 +185,37 @@ def test_the_doctor_finds_what_is_stuck_and_where_an_engine_says_otherwise(tmp_p
     assert "9000" in otherwise.message
     assert "leave the setting out" in otherwise.hint
     assert list(check_fleet(load_config(tmp_path / "forebay.yaml", {}))) == [], "where nothing runs"
+    scene.close()
+
+
+@pytest.mark.parametrize(
+    ("sharing", "words", "verdict"),
+    [
+        ({"connected": False, "trouble": "no connection", "machines": []}, "no connection", Verdict.FAIL),
+        ({"connected": True, "trouble": None, "machines": []}, "no other machine is heard", Verdict.OK),
+        (
+            {"connected": True, "trouble": None, "machines": [
+                {"name": "eu-2", "workers": 4, "requests": 17, "age_s": 0.3}
+            ]},
+            "eu-2",
+            Verdict.OK,
+        ),
+    ],
+)  # fmt: skip
+def test_other_machines_are_shown_and_looked_at(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    sharing: dict[str, Any],
+    words: str,
+    verdict: Verdict,
+) -> None:
+    scene = Scene(tmp_path, "limits: {authority: 'redis://127.0.0.1:1/0'}\nmodels: {}\n")
+    with serve(scene, json.dumps({"data": [], "sharing": sharing}).encode()):
+        assert show_fleet(tmp_path / "forebay.yaml", is_watched=False, as_json=False) == 0
+        (finding,) = check_sharing(scene.defaults.model_copy(update={"limits": scene.watch.config.limits}))
+    assert words in capsys.readouterr().err
+    assert finding.verdict is verdict
+    assert words in finding.message
     scene.close()
 
 

@@ -10,9 +10,10 @@ from typing import Any, Self
 import httpx
 import msgspec
 
-from forebay.app.board_server import BoardServer
+from forebay.app.board_server import BoardServer, Fleet
 from forebay.core.engine_load import EngineLoad
 from forebay.core.routes import Choosing, Endpoint, Order, Route, Target
+from forebay.gateway.policy.merging import Merging
 from forebay.testing.gateway import TEST_KEY, GatewayProcess
 from forebay.testing.threaded import ThreadedUpstream
 from forebay.testing.upstream import Answer
@@ -24,15 +25,16 @@ CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "
 class BoardThread:
     """A board in a thread of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, join_fleet: Callable[[Merging], Fleet] | None = None) -> None:
         self.path = folder / "run" / "board.sock"
+        self._join_fleet = join_fleet
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.server: BoardServer
 
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.server = BoardServer(self.path)
+        self.server = BoardServer(self.path, self._join_fleet)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self.server.start(), self._loop).result(60)
         return self
@@ -51,9 +53,15 @@ class BoardThread:
     def close(self) -> None:
         """Ends it, once."""
         if self._thread.is_alive():
-            self.call(self.server.close)
+            asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(30)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+
+    async def _stop(self) -> None:
+        self.server.close()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        if rest:
+            await asyncio.wait(rest)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -62,10 +70,17 @@ class BoardThread:
 class Machine:
     """Upstreams, some workers in front of them, each at an address of its own, and a board."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        stack: ExitStack,
+        upstreams: dict[str, ThreadedUpstream] | None = None,
+        join_fleet: Callable[[Merging], Fleet] | None = None,
+    ) -> None:
         self.folder = folder
         self.stack = stack
-        self.upstreams: dict[str, ThreadedUpstream] = {}
+        self.upstreams = {} if upstreams is None else upstreams
+        self._join_fleet = join_fleet
         self.workers: list[GatewayProcess] = []
         self.board: BoardThread
 
@@ -84,7 +99,7 @@ class Machine:
             self.wait_board(workers)
 
     def start_board(self) -> None:
-        self.board = self.stack.enter_context(BoardThread(self.folder))
+        self.board = self.stack.enter_context(BoardThread(self.folder, self._join_fleet))
 
     def start_worker(
         self, index: int, routes: tuple[Route, ...], workers: int, **table: Any

@@ -44,7 +44,7 @@ from forebay.app.engine_watch import EngineWatch, load_known
 from forebay.app.live_amounts import LiveAmounts
 from forebay.app.matrix import MatrixRepo
 from forebay.app.price_books import PriceBooks
-from forebay.app.quota_opening import open_authority
+from forebay.app.quota_opening import open_authority, open_fleet
 from forebay.app.quota_server import QuotaServer
 from forebay.app.redaction import log_to_stderr, redactor
 from forebay.app.retention import Keeper
@@ -85,7 +85,7 @@ class Control:
         keep_from_logs(list_secrets(watch.config))
         keep_from_logs(webhook.secret for webhook in watch.config.alerts.webhooks)
         self._quota = QuotaServer(config.run_path / "quota.sock", open_authority(config, clock), clock)
-        self.board = BoardServer(config.run_path / "board.sock")
+        self.board = BoardServer(config.run_path / "board.sock", open_fleet(config))
         signals = SignalRepo(self._database, clock)
         live = LiveAmounts(signals, self._quota, clock)
         limits = IngestLimits(keep_segments_s=config.ledger.keep_segments_s)
@@ -121,7 +121,7 @@ class Control:
             LimitRoutes(self._quota, clock, live),
             SignalRoutes(live, signals),
             ExplainRoutes(self._plane, self.board.read),
-            FleetRoutes(engines),
+            FleetRoutes(engines, self.board),
             MatrixRoutes(MatrixRepo(self._database, clock)),
             self._alerts.routes,
         )
@@ -152,6 +152,7 @@ class Control:
                 await self._plane.ingest_now()
         except TimeoutError:
             logger.warning("not all records were taken in; the next start does it")
+        await self.board.say_goodbye()
         self._quota.close()
         self.board.close()
         self._database.close()

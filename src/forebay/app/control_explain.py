@@ -16,11 +16,13 @@ from pydantic import Field, StringConstraints
 from forebay.app.control_plane import ControlPlane
 from forebay.app.control_routes import RouteAdder
 from forebay.app.control_schemas import KeyId, View
+from forebay.app.machine_id import read_machine_id
 from forebay.core.errors import EndpointForbidden, Forbidden, InvalidValue, ModelNotFound, Overloaded
 from forebay.core.keys import KeyEntry
 from forebay.core.routes import Endpoint, Route, RouteTable
 from forebay.gateway.board import hear_news
 from forebay.gateway.loads import Loads
+from forebay.gateway.place_names import PlaceNames
 from forebay.gateway.policy.explain import Candidate, Explained, explain, explain_barred, explain_listed
 from forebay.gateway.policy.fleet import Fleet, Group, compute_mask
 from forebay.gateway.policy.listed import ListedPlace
@@ -145,7 +147,7 @@ def explain_route(
     """What becomes of such a request."""
     now = time.monotonic()
     allowed = [target for target in route.targets if entry.allows_target(target.tier, target.region)]
-    loads = Loads()
+    loads = Loads(PlaceNames(read_machine_id()))
     parts = loads.follow(table, 1)
     loads.commit(parts)
     hear_news(loads, news, now)

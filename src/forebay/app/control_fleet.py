@@ -16,14 +16,17 @@ from prometheus_client.registry import Collector
 from pydantic import Field
 from starlette.responses import Response
 
+from forebay.app.board_server import BoardServer
 from forebay.app.control_routes import RouteAdder
 from forebay.app.control_schemas import View
 from forebay.app.discovered import list_contradictions
 from forebay.app.engine_state import PlaceState, ReplicaState, Warmth
 from forebay.app.engine_watch import EngineWatch
+from forebay.app.machine_id import read_machine_id
 from forebay.core.engine_load import EngineState
 from forebay.core.keys import TIERS
 from forebay.engines.facts import ModelFacts
+from forebay.gateway.place_names import PlaceNames, find_place
 
 _COUNTERS: Final = (
     ("look", "forebay_engine_looks"),
@@ -66,20 +69,43 @@ class ReplicaView(View):
     )
     generation_error: str | None = Field(description="What the last check of that said, where it failed.")
     contradictions: list[str] = Field(description="Where its engine says otherwise than forebay.yaml.")
+    requests: int = Field(description="In progress, of this machine's workers, as far as they count them.")
+    requests_elsewhere: int = Field(description="Likewise of the workers of other machines.")
     warm_up: WarmUpView | None = Field(description="Null where its pool asks for none.")
+
+
+class MachineView(View):
+    """Another machine, with which this one shares what workers know of loads."""
+
+    name: str
+    workers: int = Field(description="That run there.")
+    requests: int = Field(description="In progress, of all of them.")
+    age_s: float = Field(description="Seconds since it said anything.")
+
+
+class SharingView(View):
+    """The line to the boards of other machines."""
+
+    connected: bool
+    trouble: str | None = Field(description="Why it is not connected.")
+    machines: list[MachineView]
 
 
 class FleetView(View):
     data: list[ReplicaView]
+    sharing: SharingView | None = Field(description="Null where no `limits.authority` is named.")
 
 
 class FleetRoutes:
     """See the module."""
 
-    def __init__(self, engines: EngineWatch) -> None:
+    def __init__(self, engines: EngineWatch, board: BoardServer) -> None:
         self._engines = engines
+        self._board = board
+        self._names = PlaceNames(read_machine_id())
         self._registry = CollectorRegistry()
         self._registry.register(_EngineCollector(engines))
+        self._registry.register(_SharingCollector(board))
 
     def install(self, app: FastAPI) -> None:
         RouteAdder(app)("GET", "/fleet", self.get_fleet, "Replicas, their load and their warm-up")
@@ -89,7 +115,26 @@ class FleetRoutes:
         """As their engines said last, in the order of tiers, pools and addresses."""
         now = asyncio.get_running_loop().time()
         found = ((state, place) for state in self._engines.list_states() for place in state.places.values())
-        return FleetView(data=sorted((_show(state, place, now) for state, place in found), key=_order))
+        views = [_show(state, place, now, self._count(place)) for state, place in found]
+        return FleetView(data=sorted(views, key=_order), sharing=self._show_sharing(now))
+
+    def _count(self, place: PlaceState) -> tuple[int, int]:
+        return self._board.count_requests(self._names.name_place(find_place(place.place.targets[0])))
+
+    def _show_sharing(self, now: float) -> SharingView | None:
+        state = self._board.fleet
+        if state is None:
+            return None
+        machines = [
+            MachineView(
+                name=machine.name,
+                workers=machine.workers,
+                requests=self._board.count_at(machine.instance),
+                age_s=round(now - machine.heard_at, 3),
+            )
+            for machine in sorted(state.machines, key=lambda machine: (machine.name, machine.instance))
+        ]
+        return SharingView(connected=not state.trouble, trouble=state.trouble or None, machines=machines)
 
     async def get_metrics(self) -> Response:
         """For Prometheus, with the token of the admin API."""
@@ -101,7 +146,7 @@ def _order(view: ReplicaView) -> tuple[int, str, str, str]:
     return tier, view.pool, view.url, view.model
 
 
-def _show(state: ReplicaState, place: PlaceState, now: float) -> ReplicaView:
+def _show(state: ReplicaState, place: PlaceState, now: float, counts: tuple[int, int]) -> ReplicaView:
     target = place.place.targets[0]
     load = state.compute_load(place, target, now)
     warm_up, live, facts = place.place.warm_up, place.liveness, place.facts or ModelFacts()
@@ -127,6 +172,8 @@ def _show(state: ReplicaState, place: PlaceState, now: float) -> ReplicaView:
         generates=False if live.is_stuck else None if live.alive_at is None else True,
         generation_error=live.error or None,
         contradictions=list_contradictions(target, place.facts),
+        requests=counts[0],
+        requests_elsewhere=counts[1],
         warm_up=None
         if warm_up is None
         else WarmUpView(
@@ -207,3 +254,37 @@ class _EngineCollector(Collector):
             states.add_metric((*labels, kind.value), float(load.state is kind))
         if place.place.warm_up is not None:
             cold.add_metric(labels, float(place.warmth is Warmth.DUE))
+
+
+class _SharingCollector(Collector):
+    """The line to the boards of other machines; nothing for a machine alone."""
+
+    def __init__(self, board: BoardServer) -> None:
+        self._board = board
+
+    def describe(self) -> Sequence[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        state = self._board.fleet
+        if state is None:
+            return
+        yield GaugeMetricFamily(
+            "forebay_boards_connected",
+            "1 while loads are shared with other machines.",
+            value=float(not state.trouble),
+        )
+        yield GaugeMetricFamily(
+            "forebay_boards_machines", "Other machines that are heard.", value=float(len(state.machines))
+        )
+        yield GaugeMetricFamily(
+            "forebay_boards_workers",
+            "Workers of other machines.",
+            value=float(sum(machine.workers for machine in state.machines)),
+        )
+        counter = CounterMetricFamily(
+            "forebay_boards_messages", "Of loads, to and from other machines.", labels=("direction",)
+        )
+        counter.add_metric(("told",), state.told)
+        counter.add_metric(("heard",), state.heard)
+        yield counter

@@ -13,6 +13,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
+from random import random
 from typing import Any
 
 import redis.asyncio
@@ -36,7 +37,7 @@ logger = logging.getLogger("forebay.quota")
 
 CONNECT_MAX_S = 1.0
 CALL_MAX_S = 0.8  #: for the answers to a batch; less than a worker waits
-RETRY_S = 0.25  #: between two tries to connect
+RETRY_S = 0.25  #: between two tries to connect, on average
 BATCH_MAX = 128  #: calls that go out together
 CALLS_MAX = 10_000  #: that may wait; with more the server counts as too slow
 NEWS_WAIT_S = 5.0
@@ -54,14 +55,18 @@ class RedisLink:
         script: its text.
         key: the first key of all calls.
         channel: of the news.
+        what: machines share over it, for logs.
     """
 
-    def __init__(self, find_url: Callable[[], str], script: str, sha: str, key: str, channel: str) -> None:
+    def __init__(
+        self, find_url: Callable[[], str], script: str, sha: str, key: str, channel: str, what: str = "limits"
+    ) -> None:
         self._find_url = find_url
         self._script = script
         self._sha = sha
         self._key = key
         self._channel = channel
+        self._what = what
         self._waiting: deque[tuple[bytes, Then]] = deque()
         self._wake = asyncio.Event()
         self._moved: tuple[str, int] | None = None
@@ -94,13 +99,13 @@ class RedisLink:
             except* Exception as group:  # the loop's outer edge
                 error = _find_first(group)
                 if not isinstance(error, FAILURES):
-                    logger.error("the line to the authority over the limits failed", exc_info=error)
+                    logger.error("the line over which machines share %s failed", self._what, exc_info=error)
                 self._moved = (error.host, error.port) if isinstance(error, MovedError) else None
                 was_up, self.is_up = self.is_up, False
                 self._waiting.clear()
                 if was_up or self._moved is None:
                     end(explain(error))
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_S * (0.5 + random()))  # not all machines at the same moment
 
     async def _serve(self, probe: bytes, begin: Callable[[], None], hear: Callable[[bytes], None]) -> None:
         client = connect(self._find_url(), self._moved)
@@ -209,9 +214,9 @@ def explain(error: BaseException) -> str:
         case AuthenticationError() | AuthorizationError():
             return "it does not accept the name and password"
         case NoPermissionError():
-            return f"its user may not do what limits need: {error}"
+            return f"its user may not do what is needed: {error}"
         case MovedError():
-            return "the cluster keeps the limits at another of its servers now"
+            return "the cluster keeps that at another of its servers now"
         case ReadOnlyError():
             return "it is a replica, which takes no writes"
         case OutOfMemoryError():

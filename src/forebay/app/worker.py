@@ -23,6 +23,7 @@ import uvloop
 from forebay.app.applied import Applied, save_applied
 from forebay.app.batch_place import BATCH_SOCKET, read_batch_secret
 from forebay.app.clock import SystemClock
+from forebay.app.machine_id import read_machine_id
 from forebay.app.redaction import log_to_stderr, redactor
 from forebay.app.secret_refs import read_secret
 from forebay.app.supervisor_policy import RETIRE_SIGNAL
@@ -38,6 +39,7 @@ from forebay.gateway.loads import Loads
 from forebay.gateway.metrics import Cells, fold_dead_files
 from forebay.gateway.metrics_layout import compute_layout
 from forebay.gateway.model import State
+from forebay.gateway.place_names import PlaceNames
 from forebay.gateway.quota import Quota
 from forebay.gateway.records import Recorder
 from forebay.gateway.server import Server
@@ -72,7 +74,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         turn = Turn(loop, self._clock.monotonic_ns)
         self._client = Client(loop, turn)
-        self._loads = Loads()
+        self._loads = Loads(PlaceNames(read_machine_id()))
         fold_dead_files(self._metrics)
         snapshot = self._file.read()
         limits = snapshot.limits

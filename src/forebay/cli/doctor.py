@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from forebay.cli.doctor_authority import check_authority
+from forebay.cli.doctor_authority import check_authority, check_sharing
 from forebay.cli.doctor_config import check_configuration, check_edits
 from forebay.cli.doctor_engines import check_engines
 from forebay.cli.doctor_machine import (
@@ -50,6 +50,7 @@ def examine(file: Path | None) -> list[Finding]:
     findings += check_identity_provider(config)
     findings += check_ports(config)
     findings += check_running(config)
+    findings += check_sharing(config)
     if finding.verdict is not Verdict.FAIL:
         findings += check_edits(config)
     return findings

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from forebay.app.config import Config
+from forebay.app.config_running import load_live_state
 from forebay.app.quota_opening import find_address
 from forebay.cli.finding import Finding, Verdict
+from forebay.cli.fleet import fetch_fleet
+from forebay.cli.terminal import Failure
 
 NAME: Final = "authority over limits"
 _SEE: Final = "see limits.authority, and docs/limits.md"
@@ -53,3 +56,25 @@ def examine_info(info: Mapping[str, Any], elapsed_ms: float) -> Iterator[Finding
             message="it keeps nothing on disk: after a restart only the control planes know what was used",
             hint="set appendonly yes and appendfsync everysec",
         )
+
+
+def check_sharing(config: Config) -> Iterator[Finding]:
+    """Whether the Forebay that runs here shares what its workers know of loads with other machines."""
+    if config.limits.authority is None or load_live_state(config.state_path) is None:
+        return
+    name = "loads of other machines"
+    try:
+        found = fetch_fleet(config).sharing
+    except Failure as error:
+        yield Finding(name=name, verdict=Verdict.WARN, message=str(error), hint="see control.log")
+        return
+    if found is None:
+        message = "they are not shared: Forebay runs as it was before limits.authority was set"
+        yield Finding(name=name, verdict=Verdict.WARN, message=message, hint="start `forebay up` anew")
+    elif not found.connected:
+        hint = "its user needs the commands and the channel that docs/limits.md names"
+        yield Finding(name=name, verdict=Verdict.FAIL, message=str(found.trouble), hint=hint)
+    else:
+        names = ", ".join(sorted(machine.name for machine in found.machines))
+        message = f"shared with {names}" if names else "shared, and no other machine is heard"
+        yield Finding(name=name, verdict=Verdict.OK, message=message)

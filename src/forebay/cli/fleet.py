@@ -28,6 +28,8 @@ _COLUMNS: Final = (
     Column(title="State", kind="whole"),
     Column(title="Running", align="right", kind="whole"),
     Column(title="Waiting", align="right", kind="whole"),
+    Column(title="Here", align="right", kind="whole", rank=7),
+    Column(title="Elsewhere", align="right", kind="whole", rank=8),
     Column(title="KV cache", align="right", kind="whole"),
     Column(title="Queue wait", align="right", kind="whole", rank=2),
     Column(title="Adapters", rank=3),
@@ -57,16 +59,32 @@ class _Replica(msgspec.Struct, kw_only=True):
     adapters: list[str]
     age_s: float | None
     error: str | None
+    requests: int = 0
+    requests_elsewhere: int = 0
     warm_up: _WarmUp | None
     generates: bool | None = None
     generation_error: str | None = None
     contradictions: list[str] = []
 
 
+class _Machine(msgspec.Struct, kw_only=True):
+    name: str
+    workers: int
+    requests: int
+    age_s: float
+
+
+class _Sharing(msgspec.Struct, kw_only=True):
+    connected: bool
+    trouble: str | None
+    machines: list[_Machine]
+
+
 class Fleet(msgspec.Struct, kw_only=True):
     """Of `GET /admin/v1/fleet`."""
 
     data: list[_Replica]
+    sharing: _Sharing | None = None
 
 
 def show_fleet(file: Path | None, *, is_watched: bool, as_json: bool) -> Outcome:
@@ -108,6 +126,21 @@ def _print(fleet: Fleet) -> None:
         print_note("no model has a target")
     elif all(each.age_s is None and each.error is None for each in fleet.data):
         print_note("no replica is asked for its load: `pools` with an `engine` are (docs/routing.md)")
+    if fleet.sharing is not None:
+        _tell_sharing(fleet.sharing)
+
+
+def _tell_sharing(sharing: _Sharing) -> None:
+    """With whom this machine shares what its workers know."""
+    if not sharing.connected:
+        print_note(f"loads are not shared with other machines: {sharing.trouble} (limits.authority)")
+    for machine in sharing.machines:
+        print_note(
+            f"{machine.name}: {machine.requests:,} in progress in {machine.workers:,} workers, "
+            f"heard {machine.age_s:.1f} s ago"
+        )
+    if sharing.connected and not sharing.machines:
+        print_note("no other machine is heard")
 
 
 def _make_row(replica: _Replica) -> Sequence[str | Cell]:
@@ -123,6 +156,8 @@ def _make_row(replica: _Replica) -> Sequence[str | Cell]:
         Cell(text=replica.state, style=_STYLES.get(replica.state, "")),
         _number(replica.running),
         Cell(text=_number(replica.waiting), style="yellow" if replica.waiting else ""),
+        _number(replica.requests),
+        _number(replica.requests_elsewhere),
         Cell(
             text="" if share is None else f"{share:.0%}",
             style="yellow" if share is not None and share >= FULL_SHARE else "",

@@ -169,7 +169,7 @@ def hear_news(loads: Loads, news: News, now: float) -> None:
     for engine in news.engines:
         if is_time(engine.at):
             loads.hear_engine(engine.load, min(engine.at, now), now)
-    loads.see_workers(max(1, news.workers))
+    loads.see_workers(max(1, news.workers), news.expected)
     if news.engines:
         loads.sweep(now)
 

@@ -9,19 +9,16 @@ it never asks a place anything.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from math import inf
-from urllib.parse import urlsplit
 
 from forebay.core.engine_load import ENGINE_STALE_S, EngineLoad
 from forebay.core.routes import Order, Route, RouteTable, Target
+from forebay.gateway.place_names import AccountKey, Place, PlaceNames, find_account, find_place
 from forebay.gateway.policy.account import Account
 from forebay.gateway.policy.fleet import Group, GroupKey, Member, make_group_key
 from forebay.gateway.policy.load import PoolLoad, ReplicaLoad, Trouble
 from forebay.gateway.policy.told import tell_pool
 
-Place = tuple[str, str, str | None]  #: address, the model's name there, and where its key is found
-AccountKey = tuple[str, str, str | None]  #: scheme, host and port, and where its key is found
 PoolKey = tuple[object, ...]
 EARLY_MAX = 4096  #: targets that no table has yet, of which what engines said is kept
 
@@ -52,14 +49,20 @@ class FleetParts:
 
 
 class Loads:
-    """See the module."""
+    """See the module.
 
-    def __init__(self) -> None:
+    Args:
+        names: by which other workers know places.
+    """
+
+    def __init__(self, names: PlaceNames | None = None) -> None:
+        self._names = names or PlaceNames()
         self._counts = Counts(
             replicas={}, pools={}, members={}, targets={}, accounts={}, users={}, slow_s={}, dealt={},
             has_pools=False, workers=1,
         )  # fmt: skip
         self._seen_workers = 1  #: whose requests it sees, itself among them
+        self._expected = 0  # workers on all machines, as the board believes; 0 where it knows of one
         self._allotted: dict[int, tuple[int, int]] = {}  # what it may fill of pools, where that is dealt
         self.by_id: dict[int, ReplicaLoad] = {}  #: places, by the names that workers have for them
         self.accounts: dict[int, Account] = {}  #: likewise
@@ -79,13 +82,14 @@ class Loads:
         known = self._counts
         targets = {find_place(target): target for route in watched for target in route.targets}
         replicas = {
-            place: known.replicas.get(place) or ReplicaLoad(_name(place), place[1]) for place in targets
+            place: known.replicas.get(place) or ReplicaLoad(self._names.name_place(place), place[1])
+            for place in targets
         }
         pools: dict[PoolKey, PoolLoad] = {}
         members: dict[PoolKey, tuple[ReplicaLoad, ...]] = {}
         groups = {}
         dealt: dict[int, dict[PoolKey, PoolLoad]] = {}
-        share = max(1.0, workers / self._seen_workers)
+        share = max(1.0, (self._expected or workers) / self._seen_workers)
         for route in chosen:
             found: dict[GroupKey, list[Member]] = {}
             for index, target in enumerate(route.targets):
@@ -105,7 +109,7 @@ class Loads:
                     )
                 made.append(Group(group, pools[pool_key]))
                 if route.choosing.queue is not None and any(capacity):
-                    dealt.setdefault(_name((where, capacity)), {})[pool_key] = pools[pool_key]
+                    dealt.setdefault(self._names.name_pool(where, capacity), {})[pool_key] = pools[pool_key]
             groups[route.model] = tuple(made)
         counted = {
             target.id: replicas[find_place(target)]
@@ -113,7 +117,7 @@ class Loads:
             for target in route.targets
             if find_place(target) in replicas
         }
-        users, accounts = _find_accounts(watched, known.accounts)
+        users, accounts = self._find_accounts(watched)
         slow_s: dict[Place, float] = {}
         for target in (target for route in chosen for target in route.targets):
             place = find_place(target)
@@ -169,6 +173,18 @@ class Loads:
             if now is not None and now <= at + ENGINE_STALE_S:
                 self.hear_engine(load, at, now)
 
+    def _find_accounts(
+        self, routes: Iterable[Route]
+    ) -> tuple[dict[Place, AccountKey], dict[AccountKey, Account]]:
+        users = {
+            find_place(target): find_account(target)
+            for route in routes
+            for target in route.targets
+            if target.shares_quota
+        }
+        known, name = self._counts.accounts, self._names.name_account
+        return users, {key: known.get(key) or Account(name(key)) for key in dict.fromkeys(users.values())}
+
     @property
     def is_of_interest(self) -> bool:
         """Whether anybody need tell it anything: there is something to choose, or soon may be."""
@@ -176,16 +192,21 @@ class Loads:
 
     # --- what is told ---------------------------------------------------------------------------------------
 
-    def see_workers(self, count: int) -> None:
-        """The requests of so many workers are known, this one among them; 1 while it knows its own alone."""
-        if count != self._seen_workers:
-            self._seen_workers = count
+    def see_workers(self, count: int, expected: int = 0) -> None:
+        """The requests of so many workers are known, this one among them; 1 while it knows its own alone.
+
+        Args:
+            expected: workers of all machines, known or not, that fill the same places; 0 where nobody knows
+                of any but those of the snapshot.
+        """
+        if (count, expected) != (self._seen_workers, self._expected):
+            self._seen_workers, self._expected = count, expected
             self._share()
 
     def _share(self) -> None:
         if self._seen_workers == 1:
             self._allotted.clear()
-        workers = max(1.0, self._counts.workers / self._seen_workers)
+        workers = max(1.0, (self._expected or self._counts.workers) / self._seen_workers)
         for pool in self._counts.pools.values():
             pool.set_workers(workers)
             pool.set_counts(pool.requests, pool.tokens)
@@ -198,7 +219,7 @@ class Loads:
         if allotted is None and self._seen_workers == 1:
             return pool.allow(inf, inf)  # what it takes for the whole is its share
         if allotted is None:
-            workers = max(self._seen_workers, self._counts.workers)
+            workers = max(self._seen_workers, self._expected or self._counts.workers)
             allotted = max(1, int(pool.requests_max / workers)), max(1, int(pool.tokens_max / workers))
         requests, tokens = allotted
         return pool.allow(requests if pool.requests_max else inf, tokens if pool.tokens_max else inf)
@@ -274,33 +295,6 @@ def list_counted(table: RouteTable) -> list[Route]:
         for route in table.routes
         if len(route.targets) > 1 or route.fallbacks or route.model in named or is_chosen(route)
     ]
-
-
-def find_place(target: Target) -> Place:
-    return target.url, target.model, target.api_key
-
-
-def find_account(target: Target) -> AccountKey:
-    parts = urlsplit(target.url)
-    return parts.scheme, parts.netloc.rpartition("@")[2].lower(), target.api_key
-
-
-def _find_accounts(
-    routes: Iterable[Route], known: Mapping[AccountKey, Account]
-) -> tuple[dict[Place, AccountKey], dict[AccountKey, Account]]:
-    users = {
-        find_place(target): find_account(target)
-        for route in routes
-        for target in route.targets
-        if target.shares_quota
-    }
-    keys = dict.fromkeys(users.values())
-    return users, {key: known.get(key) or Account(_name(key)) for key in keys}
-
-
-def _name(what: tuple[object, ...]) -> int:
-    """The same in every worker, and unlike any other in all that a table can hold."""
-    return int.from_bytes(blake2b(repr(what).encode(), digest_size=8).digest())
 
 
 def compute_capacity(targets: Iterable[Target]) -> tuple[float, float]:

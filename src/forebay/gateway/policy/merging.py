@@ -1,10 +1,11 @@
 """Adds up what workers have in flight, and keeps for each what it has not been told yet.  Pure.
 
 It holds numbers of places and never what they stand for.  Whatever order news come in, and whoever leaves,
-what a worker has been told in the end is the sum of all the others.
+what a worker has been told in the end is the sum of all the others.  Other machines, of which `machines`
+knows, count as workers do, but are told nothing here; what is this machine's own is kept apart for them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from forebay.core.retry_after import MAX_S as RESET_MAX_S
@@ -30,18 +31,45 @@ class _Worker:
         self.untold_uses: set[int] = set()
 
 
+class _Machine:
+    """Another one: what all of its workers have together."""
+
+    def __init__(self) -> None:
+        self.counts: dict[int, tuple[int, int]] = {}
+        self.workers = 0
+
+
+class _Own:
+    """What other machines were not told yet of this one's."""
+
+    def __init__(self) -> None:
+        self.places: set[int] = set()
+        self.words: set[int] = set()
+        self.uses: set[int] = set()
+
+
 class Merging:
     """See the module."""
 
     def __init__(self) -> None:
         self._workers: dict[str, _Worker] = {}
+        self._machines: dict[str, _Machine] = {}
         self._sums: dict[int, tuple[int, int]] = {}
         self._words: dict[int, SaidWord] = {}
         self._uses: dict[int, SaidUse] = {}
+        self._changed = _Own()
+        self._own_words: set[int] = set()  # of which a worker of this machine has the newest
+        self._own_uses: set[int] = set()
+        self.keeps_own = False  #: somebody takes what is this machine's own
 
     @property
     def size(self) -> int:
-        """How many workers there are."""
+        """How many workers there are, on all machines that are known here."""
+        return len(self._workers) + sum(machine.workers for machine in self._machines.values())
+
+    @property
+    def own_size(self) -> int:
+        """How many of them are this machine's."""
         return len(self._workers)
 
     def join(self, name: str) -> None:
@@ -58,14 +86,26 @@ class Merging:
         if worker is not None:
             for place in worker.counts:
                 self._add(place, worker.counts[place], (0, 0))
+            self._note_changed(worker.counts)
+
+    def join_machine(self, name: str, workers: int) -> None:
+        """Another machine is there with so many workers; what is known of it stays."""
+        self._machines.setdefault(name, _Machine()).workers = workers
+
+    def leave_machine(self, name: str) -> None:
+        """What its workers have is unknown."""
+        machine = self._machines.pop(name, None)
+        if machine is not None:
+            for place in machine.counts:
+                self._add(place, machine.counts[place], (0, 0))
 
     def note(self, name: str, news: News, now: float) -> None:
-        """What a worker says.
+        """What a worker says, or another machine of all of its own.
 
         Raises:
             BoardFull: it says too much; nothing more is to be heard of it.
         """
-        worker = self._workers[name]
+        worker = self._workers.get(name) or self._machines[name]
         for count in news.counts:
             now_there = count.requests, count.tokens
             before = worker.counts.pop(count.place, (0, 0))
@@ -73,9 +113,15 @@ class Merging:
                 worker.counts[count.place] = now_there
             self._add(count.place, before, now_there)
         if len(worker.counts) > PLACES_MAX:
-            raise BoardFull(f"a worker names more than {PLACES_MAX} places")
+            raise BoardFull(f"somebody names more than {PLACES_MAX} places")
+        if name in self._workers:
+            self._note_changed(count.place for count in news.counts)
         self._note_words(name, news, now)
         self._note_uses(name, news, now)
+
+    def _note_changed(self, places: Iterable[int]) -> None:
+        if self.keeps_own:
+            self._changed.places.update(places)
 
     def _note_words(self, name: str, news: News, now: float) -> None:
         for word in news.words:
@@ -85,11 +131,13 @@ class Merging:
             said_at, retry_at = min(word.said_at, now), min(word.retry_at, now + WORD_MAX_S)
             if known is None or known.said_at < said_at:
                 self._words[word.whose] = SaidWord(word.whose, said_at, retry_at)
+                self._note_own(name, word.whose, self._own_words, self._changed.words)
                 for other, worker in self._workers.items():
                     if other != name:
                         worker.untold_words.add(word.whose)
         if len(self._words) > SAID_MAX:
             self._words = _thin(self._words, lambda word: word.retry_at > now)
+            self._own_words &= self._words.keys()
 
     def _note_uses(self, name: str, news: News, now: float) -> None:
         for use in news.uses:
@@ -99,11 +147,23 @@ class Merging:
             said_at, reset_at = min(use.said_at, now), min(use.reset_at, now + RESET_MAX_S)
             if known is None or known.said_at < said_at:
                 self._uses[use.account] = SaidUse(use.account, said_at, reset_at, min(use.used, 1.0))
+                self._note_own(name, use.account, self._own_uses, self._changed.uses)
                 for other, worker in self._workers.items():
                     if other != name:
                         worker.untold_uses.add(use.account)
         if len(self._uses) > SAID_MAX:
             self._uses = _thin(self._uses, lambda use: use.reset_at > now)
+            self._own_uses &= self._uses.keys()
+
+    def _note_own(self, name: str, id: int, own: set[int], changed: set[int]) -> None:
+        """Whoever said it last; of another machine it is that machine's to tell."""
+        if not self.keeps_own:
+            return
+        if name in self._workers:
+            own.add(id)
+            changed.add(id)
+        else:
+            own.discard(id)
 
     def _add(self, place: int, before: tuple[int, int], after: tuple[int, int]) -> None:
         if before == after:
@@ -140,6 +200,42 @@ class Merging:
         counts = tuple(PlaceCount(place, *total) for place, total in self._sums.items())
         words, uses = tuple(self._words.values()), tuple(self._uses.values())
         return News(counts, words, uses, workers=self.size)
+
+    # --- for other machines ---------------------------------------------------------------------------------
+
+    def take_own(self) -> News:
+        """What has changed of this machine's own since this was called last."""
+        changed, self._changed = self._changed, _Own()
+        return self._read_own(changed.places, changed.words & self._own_words, changed.uses & self._own_uses)
+
+    def read_own(self) -> News:
+        """All that is this machine's own."""
+        places = {place for worker in self._workers.values() for place in worker.counts}
+        return self._read_own(places, self._own_words, self._own_uses)
+
+    def _read_own(self, places: Iterable[int], words: Iterable[int], uses: Iterable[int]) -> News:
+        return News(
+            counts=tuple(PlaceCount(place, *self.count_own(place)) for place in places),
+            words=tuple(self._words[whose] for whose in words if whose in self._words),
+            uses=tuple(self._uses[account] for account in uses if account in self._uses),
+        )
+
+    def count_own(self, place: int) -> tuple[int, int]:
+        """Requests and tokens that this machine's workers have there."""
+        requests, tokens = self._sums.get(place, (0, 0))
+        for machine in self._machines.values():
+            theirs, their_tokens = machine.counts.get(place, (0, 0))
+            requests, tokens = requests - theirs, tokens - their_tokens
+        return requests, tokens
+
+    def count_elsewhere(self, place: int) -> int:
+        """Requests that the workers of other machines have there."""
+        return self._sums.get(place, (0, 0))[0] - self.count_own(place)[0]
+
+    def count_at(self, machine: str) -> int:
+        """Requests that the workers of another machine have anywhere."""
+        found = self._machines.get(machine)
+        return 0 if found is None else sum(requests for requests, _ in found.counts.values())
 
 
 def _thin(said: Mapping[int, Said], holds: Callable[[Said], bool]) -> dict[int, Said]:

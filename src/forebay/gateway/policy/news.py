@@ -92,6 +92,8 @@ class News(msgspec.Struct, frozen=True, tag="news"):
         workers: whose counts are in the sums, with those of whoever reads this; 0 from a worker.
         claims: from a worker.
         allotments: from the board.
+        expected: workers that fill the same places on all machines, though they may not be heard; 0 where
+            the board knows of no other machine.
     """
 
     counts: tuple[PlaceCount, ...] = ()
@@ -101,6 +103,7 @@ class News(msgspec.Struct, frozen=True, tag="news"):
     workers: Count = 0
     claims: tuple[Claim, ...] = ()
     allotments: tuple[Allotment, ...] = ()
+    expected: Count = 0
 
 
 _Item = TypeVar("_Item")
@@ -122,6 +125,7 @@ def cut(news: News) -> Iterator[News]:
             workers=news.workers,
             claims=_cut(news.claims, at, PART_MAX),
             allotments=_cut(news.allotments, at, PART_MAX),
+            expected=news.expected,
         )
         kinds = part.counts, part.words, part.uses, part.engines, part.claims, part.allotments
         if at and not any(kinds):
