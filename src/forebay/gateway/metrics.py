@@ -18,12 +18,7 @@ from pathlib import Path
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from forebay.core.engine_load import EngineState
 from forebay.core.events import Finished, Tokens
@@ -347,13 +342,14 @@ def _write_cells(path: Path, header: bytes, values: list[float]) -> None:
     path.write_bytes(data)
 
 
-class _Collector:
+class Collector:
     """All workers' cells as Prometheus families."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def collect(self) -> Iterable[Metric]:
+    def add_up(self) -> tuple[dict[str, Family], dict[str, dict[tuple[str, ...], list[float]]]]:
+        """Families by their names, and the cells of each one's rows, summed over all workers."""
         if (self._folder / FOLD).exists():
             with _folder_lock(self._folder, fcntl.LOCK_EX):
                 _finish_fold(self._folder)
@@ -375,6 +371,10 @@ class _Collector:
                 rows = sums.setdefault(series.family, {})
                 known = rows.get(series.labels)
                 rows[series.labels] = values if known is None else list(map(add, known, values))
+        return families, sums
+
+    def collect(self) -> Iterable[Metric]:
+        families, sums = self.add_up()
         for name, family in families.items():
             yield _to_metric(family, sums.get(name, {}))
 
@@ -396,5 +396,5 @@ def _to_metric(family: Family, rows: dict[tuple[str, ...], list[float]]) -> Metr
 def render_metrics(folder: Path) -> bytes:
     """The text exposition, all workers summed.  Takes milliseconds: call it off the event loop."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(folder))
+    registry.register(Collector(folder))
     return generate_latest(registry)

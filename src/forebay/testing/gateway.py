@@ -16,8 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from forebay.core.events import Finished, decode_event
 from forebay.core.keys import KeyEntry, compute_key_digest
 from forebay.core.routes import (
@@ -32,6 +30,7 @@ from forebay.core.routes import (
     encode_snapshot,
 )
 from forebay.core.usage_rules import UsageRule
+from forebay.gateway.metrics import Collector
 from forebay.ledger.segment import list_segments, read_frames
 from forebay.testing.upstream import WAIT_MAX_S
 
@@ -255,13 +254,22 @@ class GatewayProcess:
         return found[0]
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that have these labels, 0.0 when there is none."""
-        lines = [line for line in self.get("/metrics")[1].decode().splitlines() if line.startswith(name)]
+        """The sum of a metric's samples that have these labels, 0.0 when there is none.
+
+        Read where all workers keep them: the page of `/metrics` is rendered once in a while only.
+        """
+        for _ in range(2):  # the worker has counted what came before
+            self.get("/healthz")
+        families, rows = Collector(self.run_dir / "metrics").add_up()
+        stem, _, end = name.rpartition("_")
+        assert end != "bucket", "of a histogram there are the count and the sum"
+        family = families.get(name) or families.get(stem)
+        if family is None:
+            return 0.0
         return sum(
-            sample.value
-            for family in text_string_to_metric_families("\n".join(lines) + "\n")
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
+            sum(values[:-1]) if end == "count" and family.kind == "histogram" else values[-1]
+            for row, values in rows.get(family.name, {}).items()
+            if labels.items() <= dict(zip(family.labels, row, strict=True)).items()
         )
 
     def wait_idle(self, timeout_s: float = WAIT_MAX_S) -> None:
