@@ -41,7 +41,7 @@ def test_an_endpoint_that_the_model_lacks(client: httpx.Client) -> None:
 
 
 UNKNOWN_PATHS = [
-    "/", "/v1", "/v1/", "/v1/chat", "/v1/chat/completions/", "/v1/files", "//v1/models",
+    "/", "/v1", "/v1/", "/v1/chat", "/v1/chat/completions/", "/v1/assistants", "//v1/models",
     "/v1/../v1/models", "/metrics/", "/V1/models", "/v1/chat%2Fcompletions", "/x" * 5000,
 ]  # fmt: skip
 
