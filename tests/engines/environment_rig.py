@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from forebay.engines.environment import Container, Recipe, Uninstall, WriteMetadata
+from forebay.engines.environment import Container, Recipe, ReplaceFile, Uninstall, WriteMetadata
 from forebay.engines.environment_build import Smoke, SmokeResult, Tools
 from forebay.engines.environment_tools import find_platform, find_python, find_uv
 
@@ -59,6 +59,7 @@ def make_recipe(folder: Path, **changes: Any) -> Recipe:
         repairs=(
             Uninstall(packages=("tinybroken",), why="it breaks the engine"),
             WriteMetadata(name="tiny-alias", version="1.0", why="the engine looks it up"),
+            ReplaceFile(path="tinyhelp.py", text="VALUE = 'mended'\n", why="it fails here"),
         ),
         env={"TINY": "1"},
         container=Container(base="python:3.11-slim", command=("python", "-m", "tinyengine")),

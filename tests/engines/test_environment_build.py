@@ -17,6 +17,7 @@ from forebay.engines.environment import (
     EnvironmentFailed,
     EnvironmentInvalid,
     Recipe,
+    ReplaceFile,
     compute_digest,
 )
 from forebay.engines.environment_build import SmokeResult, build_environment
@@ -57,6 +58,7 @@ def test_it_holds_what_is_pinned_and_repaired(store: EnvironmentStore, wheels: P
     python = store.locate_python(built.digest)
     assert run(python, "import tinyengine; print(tinyengine.VALUE)") == "1"
     assert run(python, "from importlib.metadata import version; print(version('tiny-alias'))") == "1.0"
+    assert run(python, "import tinyhelp; print(tinyhelp.VALUE)") == "mended"
     # Its bytecode is there, and names the place where the files are now.
     code = "import tinyengine; print(tinyengine.__cached__, compile.__name__)"
     cached = Path(run(python, code).split()[0])
@@ -74,6 +76,23 @@ def test_a_program_of_it_runs_where_it_was_moved_to(store: EnvironmentStore, whe
     prefix = run(folder / "bin" / "python", "import sys; print(sys.prefix)")
     assert Path(prefix).resolve() == folder.resolve()
     assert b".building" not in (folder / "pyvenv.cfg").read_bytes()
+
+
+def test_a_repair_of_what_is_not_there_is_told(store: EnvironmentStore, wheels: Path) -> None:
+    recipe = make_recipe(wheels, repairs=(ReplaceFile(path="nowhere.py", text=""),))
+    with pytest.raises(EnvironmentFailed, match=r"nowhere\.py, which no package has installed"):
+        build_environment(recipe, store, make_tools(recipe, wheels), ignore)
+    assert list_names(store) == set()
+
+
+def test_a_repair_leaves_the_cache_as_it_is(store: EnvironmentStore, wheels: Path, tmp_path: Path) -> None:
+    """A second environment gets the package as it was, although both are linked to one cache."""
+    recipe = make_recipe(wheels)
+    build_environment(recipe, store, make_tools(recipe, wheels), ignore)
+    plain = make_recipe(wheels, repairs=())
+    built, _ = build_environment(plain, store, make_tools(plain, wheels), ignore)
+    python = store.locate_python(built.digest)
+    assert run(python, "import tinyhelp; print(tinyhelp.VALUE)") == "1"
 
 
 def test_it_is_built_once(store: EnvironmentStore, wheels: Path) -> None:

@@ -10,7 +10,10 @@ from forebay.engines.environment import (
     EnvironmentInvalid,
     Platform,
     Recipe,
+    Repair,
+    ReplaceFile,
     Uninstall,
+    WriteMetadata,
     compute_digest,
     list_packages,
     read_pins,
@@ -120,6 +123,17 @@ def parse(recipe: Recipe) -> list[tuple[str, str]]:
     return [(each.cmd, each.original) for each in dockerfile.parse_string(render_dockerfile(recipe, "1.2.3"))]
 
 
+def list_words(repair: Repair) -> tuple[str, ...]:
+    """What a command that carries a repair out must hold."""
+    match repair:
+        case Uninstall():
+            return repair.packages
+        case ReplaceFile():
+            return (repair.path, repair.text.strip())
+        case WriteMetadata():
+            return (repair.name, repair.version)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_dockerfile_says_what_the_recipe_does(name: str) -> None:
     recipe = load_recipe(name)
@@ -134,7 +148,7 @@ def test_a_dockerfile_says_what_the_recipe_does(name: str) -> None:
     install = next(original for cmd, original in commands if cmd == "RUN" and "pip install" in original)
     assert {"--require-hashes", "--no-deps", "--no-cache-dir"} <= set(install.split())
     for repair in recipe.repairs:
-        for word in repair.packages if isinstance(repair, Uninstall) else (repair.name, repair.version):
+        for word in list_words(repair):
             assert word in text
     # Nobody runs as root, and whether it works is asked.
     kinds = [cmd for cmd, _ in commands]

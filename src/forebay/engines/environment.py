@@ -54,7 +54,15 @@ class WriteMetadata(msgspec.Struct, frozen=True, kw_only=True, tag="metadata", t
     why: str = ""
 
 
-Repair = Uninstall | WriteMetadata
+class ReplaceFile(msgspec.Struct, frozen=True, kw_only=True, tag="replace", tag_field="kind"):
+    """A file of a package that fails where the environment is for, and what stands there instead."""
+
+    path: str  #: below the folder of packages
+    text: str
+    why: str = ""
+
+
+Repair = Uninstall | WriteMetadata | ReplaceFile
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,7 +10,14 @@ import shlex
 from collections.abc import Iterator
 from typing import Final, assert_never
 
-from forebay.engines.environment import Recipe, Repair, Uninstall, WriteMetadata, read_pins
+from forebay.engines.environment import (
+    Recipe,
+    Repair,
+    ReplaceFile,
+    Uninstall,
+    WriteMetadata,
+    read_pins,
+)
 from forebay.engines.environment_repairs import describe_metadata
 
 ROOT: Final = "/opt/engine"
@@ -19,6 +26,7 @@ HEALTH_START_S: Final = 1800  #: for which an engine may load
 #: What pip reads from its environment; arguments of the build, so that nothing of it stays in the image.
 INDEX_ARGUMENTS: Final = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_TRUSTED_HOST")
 _END: Final = "PINNED"
+_SITE: Final = f'"$({ROOT}/bin/python -c \'import sysconfig; print(sysconfig.get_path("purelib"))\')"'
 
 
 def render_dockerfile(recipe: Recipe, forebay_version: str) -> str:
@@ -77,14 +85,16 @@ def _render_repair(each: Repair) -> Iterator[str]:
             yield f"RUN {ROOT}/bin/pip uninstall -y {' '.join(map(shlex.quote, each.packages))}"
         case WriteMetadata():
             folder, files = describe_metadata(each)
-            place = f'"$({ROOT}/bin/python -c \'import sysconfig; print(sysconfig.get_path("purelib"))\')"'
-            yield f"RUN cd {place} && mkdir {shlex.quote(folder)} \\"
+            yield f"RUN cd {_SITE} && mkdir {shlex.quote(folder)} \\"
             steps = [
                 f"printf '%b' {shlex.quote(_escape(text))} > {shlex.quote(f'{folder}/{name}')}"
                 for name, text in files.items()
             ]
             yield from (f"    && {step} \\" for step in steps[:-1])
             yield f"    && {steps[-1]}"
+        case ReplaceFile():
+            yield f"RUN cd {_SITE} \\"
+            yield f"    && printf '%b' {shlex.quote(_escape(each.text))} > {shlex.quote(each.path)}"
         case _:
             assert_never(each)
 

@@ -10,7 +10,13 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import assert_never
 
-from forebay.engines.environment import EnvironmentFailed, Repair, Uninstall, WriteMetadata
+from forebay.engines.environment import (
+    EnvironmentFailed,
+    Repair,
+    ReplaceFile,
+    Uninstall,
+    WriteMetadata,
+)
 
 
 def locate_site(environment: Path) -> Path:
@@ -36,6 +42,9 @@ def repair(each: Repair, site: Path, run_uv: Callable[..., None], python: Path) 
         case WriteMetadata():
             write_metadata(each, site)
             return f"metadata of {each.name} {each.version}"
+        case ReplaceFile():
+            replace_file(each, site)
+            return f"another {each.path}"
         case _:
             assert_never(each)
 
@@ -46,6 +55,29 @@ def write_metadata(each: WriteMetadata, site: Path) -> None:
     (site / folder).mkdir()
     for name, text in files.items():
         (site / folder / name).write_text(text, encoding="utf-8")
+
+
+def replace_file(each: ReplaceFile, site: Path) -> None:
+    """Puts another file in the place of one that was installed, and writes that down in its package's RECORD.
+
+    Raises:
+        EnvironmentFailed: no package has installed such a file.
+    """
+    data = each.text.encode()
+    start = f"{each.path},"
+    for record in site.glob("*.dist-info/RECORD"):
+        lines = record.read_text(encoding="utf-8").splitlines()
+        found = [index for index, line in enumerate(lines) if line.startswith(start)]
+        if not found:
+            continue
+        lines[found[0]] = f"{each.path},{hash_for_record(data)},{len(data)}"
+        for path, content in ((site / each.path, data), (record, "\n".join([*lines, ""]).encode())):
+            path.unlink()  # a link to the cache stays what it is
+            path.write_bytes(content)
+        return
+    raise EnvironmentFailed(
+        f"a repair is to replace {each.path}, which no package has installed: mend the recipe"
+    )
 
 
 def describe_metadata(each: WriteMetadata) -> tuple[str, dict[str, str]]:

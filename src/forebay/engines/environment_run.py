@@ -17,7 +17,7 @@ from typing import Final
 
 TAIL_LINES: Final = 40
 LINE_MAX: Final = 500  #: characters of a line that is told
-NICENESS: Final = 15
+NICENESS: Final = 10
 READ_BYTES: Final = 65536
 _ERRORS: Final = ("error", "×", "memoryerror", "oserror")
 PR_SET_PDEATHSIG: Final = 1
