@@ -34,6 +34,7 @@ from forebay.net.dialing import (
     name_host,
     open_tls,
 )
+from forebay.net.stream_keeping import StreamKeeping
 from forebay.net.turn import Turn
 
 SWEEP_S = 0.05  #: how often deadlines are looked at; no timeout comes early, nor later than two of these
@@ -83,8 +84,8 @@ class Origin:
     """
 
     __slots__ = (
-        "_client", "_connecting", "_dialer", "_idle", "_made", "_open", "_tls", "address", "clock",
-        "connections_max", "loop", "name", "turn",
+        "_client", "_connecting", "_dialer", "_idle", "_made", "_open", "_streams", "_tls", "address",
+        "clock", "connections_max", "loop", "name", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +101,7 @@ class Origin:
         self._dialer = Dialer(client.loop, address) if by_name else None
         self.clock = client
         self.loop = client.loop
+        self._streams = StreamKeeping(client.loop)
         self.turn = client.turn
         self.address = address
         self.name = f"{address.scheme}://{address.authority}"
@@ -234,6 +236,8 @@ class Origin:
             or len(self._idle) >= IDLE_CONNECTIONS_MAX
         ):
             connection.abort()
+            return
+        if not self._streams.is_certain and self._streams.hold(connection, self.take_back):
             return
         connection.place = POOLED
         connection.idle_until = min(client.time + connection.keep_s, connection.reuse_until)
