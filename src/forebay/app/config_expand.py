@@ -128,13 +128,14 @@ def _make_targets(
     name: str, deployment: Deployment, replicas: Sequence[ServingReplica], weights: Sequence[float | None]
 ) -> Iterator[TargetConfig]:
     for replica, weight in zip(replicas, weights, strict=True):
-        yield TargetConfig(
+        target = TargetConfig(
             url=replica.url,
             pool=deployment.name,
             model=name if name in deployment.spec.adapters else deployment.spec.name,
             version=replica.version or None,
             weight=weight,
         )
+        yield target.stand_for(replica.id)
 
 
 def _choose_weights(

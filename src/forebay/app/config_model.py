@@ -231,6 +231,17 @@ class TargetConfig(PlaceConfig):
         description="Rules by which its answers are counted, where it reports what the dialect does not "
         "know.",
     )
+    _replica: str = PrivateAttr("")
+
+    @property
+    def replica(self) -> str:
+        """Id of the replica of a deployment that it stands for; empty for a target of the file."""
+        return self._replica
+
+    def stand_for(self, replica: str) -> Self:
+        """The same, as a replica of a deployment.  For one that has just been made."""
+        self._replica = replica
+        return self
 
     @property
     def chosen_tier(self) -> str:

@@ -39,6 +39,7 @@ from forebay.app.control_signals import SignalRoutes
 from forebay.app.control_tenancy import TenancyRoutes
 from forebay.app.control_watch import ConfigWatch, load_saved_config
 from forebay.app.database import open_database
+from forebay.app.deployer_setup import DeployerParts
 from forebay.app.engine_probe import EngineProbe
 from forebay.app.engine_watch import EngineWatch, load_known
 from forebay.app.live_amounts import LiveAmounts
@@ -92,6 +93,7 @@ class Control:
         books = PriceBooks(config.ledger_path)
         known = load_known(config.snapshot_path, config.run_path)
         engines = EngineWatch(self.board, EngineProbe(clock), config.run_path, known)
+        self.deployments = DeployerParts(config, lambda: watch.config, self._database, clock)
         self._plane = ControlPlane(
             watch,
             started=started,
@@ -113,7 +115,9 @@ class Control:
             books=books,
             keeper=Keeper(self._database, clock, lambda: watch.config.ledger),
             engines=engines,
+            effective=self.deployments.effective,
         )
+        self.deployments.attach(self._plane, engines, self.board.read)
         self._alerts = AlertParts(self._quota, self._database, lambda: watch.config.alerts, clock)
         parts = (
             AdminRoutes(self._plane, database=self._database, state_path=config.state_path, clock=clock),
@@ -136,6 +140,7 @@ class Control:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._server.stop_accepting)
+        await self.deployments.start()
         try:
             await self._plane.refresh_snapshot()
         except SnapshotUnwritable as error:
@@ -143,7 +148,8 @@ class Control:
         await self.board.start()
         await self._quota.start()  # after that: it takes no worker in before it knows the limits
         async with asyncio.TaskGroup() as group:
-            loops = (group.create_task(self._plane.run()), group.create_task(self._alerts.run()))
+            parts = self._plane, self._alerts, self.deployments
+            loops = [group.create_task(part.run()) for part in parts]
             await self._server.serve()
             for task in loops:
                 task.cancel()

@@ -122,7 +122,7 @@ def find_missing_engines(config: Config, engine_urls: Mapping[str, str]) -> tupl
 
 def _compile_targets(name: str, config: Config, engine_urls: Mapping[str, str]) -> Iterator[Target]:
     """Ids read `MODEL@POOL`, and `MODEL@POOL#2` for the second in the same pool: a change to one target
-    gives no other target another name."""
+    gives no other target another name.  Those of a deployment read `MODEL@POOL#REPLICA`."""
     seen: dict[str, int] = {}
     for target in config.models[name].targets:
         pool = target.chosen_pool
@@ -131,7 +131,8 @@ def _compile_targets(name: str, config: Config, engine_urls: Mapping[str, str]) 
             seen[pool] = seen.get(pool, 0) + 1
             if url is None:
                 continue
-            suffix = f"#{seen[pool]}" if seen[pool] > 1 else ""
+            number = target.replica or (seen[pool] if seen[pool] > 1 else "")
+            suffix = f"#{number}" if number else ""
             facts = find_facts((target, config.pools.get(pool), _describe_engine(target, config)))
             if target.engine is not None:  # which is here, whatever the way to others of its pool
                 facts = {name: value for name, value in facts.items() if name not in WAYS}

@@ -1,0 +1,117 @@
+"""Puts the deployer of a control plane together: what is to run, who runs it, what is known, what follows.
+
+Owns the wiring alone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from forebay.app.config import Config
+from forebay.app.config_expand import Serving
+from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
+from forebay.app.deployer import Deployer
+from forebay.app.deployer_facts import DeployerFacts
+from forebay.app.deployment_repo import DeploymentRepo
+from forebay.app.deployment_store import DeploymentStore
+from forebay.app.effective_config import EffectiveConfig
+from forebay.app.engine_watch import EngineWatch
+from forebay.app.launcher_local import LocalLauncher
+from forebay.core.clock import Clock
+from forebay.engines.deployment import Launcher, LauncherKind
+from forebay.engines.rollout_state import Told
+from forebay.gateway.policy.news import News
+from forebay.gateway.repo_audit import Change, append_audit
+from forebay.gateway.tenancy import FOREBAY
+from forebay.store.database import Database
+from forebay.store.errors import StoreError
+
+logger = logging.getLogger("forebay.deployer")
+
+
+class DeployerParts:
+    """See the module.
+
+    Args:
+        started: what the supervisor started with; it says where data lies.
+        get_config: the file's configuration in force.
+        launchers: beside the one of this machine.
+    """
+
+    def __init__(
+        self,
+        started: Config,
+        get_config: Callable[[], Config],
+        database: Database,
+        clock: Clock,
+        launchers: Mapping[LauncherKind, Launcher] | None = None,
+    ) -> None:
+        self._started, self._database, self._clock = started, database, clock
+        local = LocalLauncher(started.run_path, started.logs_path)
+        self._launchers: Mapping[LauncherKind, Launcher] = {local.kind: local, **(launchers or {})}
+        self.repo = DeploymentRepo(database, clock)
+        self.store = DeploymentStore(self.repo, get_config)
+        self.effective = EffectiveConfig(self.store, self._get_serving)
+        self._deployer: Deployer | None = None
+        self._plane: ControlPlane | None = None
+
+    @property
+    def deployer(self) -> Deployer:
+        """Only once there is a plane."""
+        assert self._deployer is not None
+        return self._deployer
+
+    def attach(self, plane: ControlPlane, engines: EngineWatch, read_news: Callable[[], News]) -> None:
+        """The plane whose snapshots it feeds."""
+        self._plane = plane
+        facts = DeployerFacts(
+            plane,
+            engines,
+            self._database,
+            read_news,
+            metrics=self._started.metrics_path,
+            run=self._started.run_path,
+            clock=self._clock,
+        )
+        self._deployer = Deployer(
+            self.store,
+            self._launchers,
+            facts,
+            run=self._started.run_path,
+            clock=self._clock,
+            publish=self._publish,
+            tell=self._tell,
+        )
+
+    async def start(self) -> None:
+        """Before the first snapshot: it must hold what serves, and nothing that has gone meanwhile."""
+        await self.effective.poll()
+        await self.deployer.look()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        await self.deployer.run()
+
+    def _get_serving(self) -> Serving:
+        return {} if self._deployer is None else self._deployer.serving
+
+    async def _publish(self) -> None:
+        if self._plane is None or self._plane.snapshot_state is None:
+            return  # the first snapshot follows
+        try:
+            await self._plane.refresh_snapshot()
+        except SnapshotUnwritable as error:
+            logger.error("what serves could not be told, and is as soon as it can be: %s", error.message)
+
+    async def _tell(self, name: str, told: Told) -> None:
+        after = {"revision": told.revision, "reason": told.message}
+        change = Change(action=f"deployment.rollout_{told.turn.value}", subject=name, after=after)
+
+        def append() -> None:
+            with self._database.begin() as connection:
+                append_audit(connection, FOREBAY, change, self._clock.wall_ns())
+
+        try:
+            await asyncio.to_thread(append)
+        except StoreError as error:
+            logger.error("the audit does not hold that %s was %s: %s", name, told.turn.value, error)
