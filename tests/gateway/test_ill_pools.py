@@ -13,10 +13,10 @@ from test_route_choice import DRAWS, NOW, WANTS, dump, fleets, rank
 
 from forebay.gateway.policy.attempt import Attempts
 from forebay.gateway.policy.budget import RetryBudget
+from forebay.gateway.policy.faults import BREAK_S, LAPSE_STEP, RETRY_S, compute_retry_s
 from forebay.gateway.policy.fleet import Fleet, Group, Member
 from forebay.gateway.policy.load import EJECT_AFTER, EJECT_S, TRIAL_S
 from forebay.gateway.policy.pick import find_ill
-from forebay.gateway.policy.pool_load import LAPSE_STEP, RETRY_S, compute_retry_s
 from forebay.gateway.policy.route import Plan, choose, choose_first
 from forebay.gateway.policy.want import Reason, Want
 
@@ -281,16 +281,17 @@ def test_nothing_but_a_first_attempt_at_one_that_failed_breaks_the_rules(
 
 class Scene:
     """Three regions of two replicas under an open-loop load, without a wire: a slow one, one that fails half
-    of the time, and one that is well for two seconds and fails for two."""
+    of the time, and one that is well for two seconds and fails for two, in the middle of answers too."""
 
-    def __init__(self, seed: int, kinds: tuple[str, ...]) -> None:
+    def __init__(self, seed: int, kinds: tuple[str, ...], answer_s: float = 0.03) -> None:
         self.luck = random.Random(seed)
+        self.answer_s = answer_s
         pools = [make_pool(f"{kind}-{at}", 2, requests_max=16) for at, kind in enumerate(kinds)]
         self.fleet = build_fleet(*pools)
         self.budget = RetryBudget()
         self.number = count()
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
-        self.begun = 0
+        self.begun = self.broken = 0
         self.took: list[float] = []
         self.firsts: list[str] = []
 
@@ -306,30 +307,42 @@ class Scene:
         self.begun += 1
         self.has_room(now)
         plan = choose(self.fleet, PLAIN, now, self.luck.random(), 3, may_stray=True)
-        if plan.order[0] is not None:
-            self.fleet.seats[plan.order[0]][1].load.note_trial(now)
-        self.firsts.append(self.fleet.seats[plan.order[0]][0].pool)
+        group, member = self.fleet.seats[plan.order[0]]
+        member.load.note_trial(now)
+        self.firsts.append(group.pool)
         self.attempt(Attempts(3, len(plan.order)), plan, now, now)
 
     def attempt(self, tries: Attempts, plan: Plan, begun: float, now: float) -> None:
         group, member = self.fleet.seats[plan.order[tries.made]]
         tries.begin_next()
         kind = group.pool.partition("-")[0]
-        fails = (kind == "failing" and self.luck.random() < 0.5) or (kind == "flapping" and int(now / 2) % 2)
         first_s = QUICK_S * self.luck.uniform(0.75, 1.25) * (20 if kind == "slow" else 1)
         member.load.begin(100, now)
-        ends = now + (0.001 if fails else first_s)
-        self.at(ends, lambda then: self.end(tries, plan, member, begun, now, fails, then))
-
-    def end(
-        self, tries: Attempts, plan: Plan, member: Member, begun: float, at: float, fails: bool, now: float
-    ) -> None:
-        member.load.end(100, now)
-        if not fails:
-            member.load.succeed(now, at)
-            member.load.tell_first(now - at, now)
-            self.took.append(now - begun)
+        fails_at = now if kind == "failing" and self.luck.random() < 0.5 else None
+        if kind == "flapping":
+            fails_at = now if int(now / 2) % 2 else (now // 2 + 1) * 2
+        if fails_at is not None and fails_at <= now + first_s:
+            self.at(fails_at + 0.001, lambda then: self.fail(tries, plan, member, begun, now, then))
             return
+        self.at(now + first_s, lambda then: member.load.tell_first(first_s, then))
+        if fails_at is not None and fails_at <= now + first_s + self.answer_s:
+            self.at(fails_at, lambda then: self.break_off(member, now, then))
+        else:
+            self.at(now + first_s + self.answer_s, lambda then: self.end(member, begun, now, first_s, then))
+
+    def end(self, member: Member, begun: float, at: float, first_s: float, now: float) -> None:
+        member.load.end(100, now)
+        member.load.succeed(now, at)
+        self.took.append(at + first_s - begun)
+
+    def break_off(self, member: Member, at: float, now: float) -> None:
+        member.load.end(100, now)
+        member.load.fail(now, now - at, has_begun=True)
+        self.broken += 1
+        self.took.append(10.0)
+
+    def fail(self, tries: Attempts, plan: Plan, member: Member, begun: float, at: float, now: float) -> None:
+        member.load.end(100, now)
         member.load.fail(now, now - at)
         if tries.has_alternative and self.has_room(now):
             self.budget.spend()
@@ -338,7 +351,7 @@ class Scene:
             self.took.append(10.0)
 
     def run(self, seconds: float, rate: float = 40.0) -> list[float]:
-        """Seconds to first tokens, sorted; 10 where there is none."""
+        """Seconds to first tokens, sorted; 10 where there is none or the answer broke off."""
         now = NOW
         while now < NOW + seconds:
             self.at(now, self.ask)
@@ -351,10 +364,19 @@ class Scene:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_most_first_tokens_come_soon_though_all_regions_are_ill(seed: int) -> None:
-    took = Scene(seed, ("slow", "failing", "flapping")).run(40)
+    scene = Scene(seed, ("slow", "failing", "flapping"))
+    took = scene.run(40)
     assert took[len(took) // 2] < 2 * QUICK_S
     assert took[len(took) * 99 // 100] < SLOW_S * 1.4
-    assert sum(each == 10.0 for each in took) <= len(took) * 0.005
+    assert sum(each == 10.0 for each in took) - scene.broken <= len(took) * 0.003
+
+
+@pytest.mark.parametrize("answer_s", [0.2, 1.0, 5.0])
+def test_a_region_that_breaks_answers_off_gets_few_though_all_others_are_slower(answer_s: float) -> None:
+    scene = Scene(1, ("slow", "flapping"), answer_s)
+    took = scene.run(60)
+    first_time = 40 * min(2.0, answer_s)  # what is in flight when nobody can know yet
+    assert scene.broken - first_time < len(took) * 0.03
 
 
 @pytest.mark.parametrize("kind", ["slow", "failing", "flapping"])
@@ -363,6 +385,24 @@ def test_who_is_ill_alone_gets_little(kind: str) -> None:
     took = scene.run(20)
     assert took[len(took) * 98 // 100] < 2 * QUICK_S
     assert sum(first.startswith(kind) for first in scene.firsts) < len(took) * 0.2
+
+
+def test_what_breaks_off_in_the_middle_weighs_more_and_longer_than_what_fails_before() -> None:
+    _, quick, _ = build()
+    load = quick.members[0].load
+    load.fail(NOW, 0.1, has_begun=True)
+    first = quick.load.compute_break_s(NOW)
+    assert 0.0 < first < BREAK_S / 2
+    load.fail(NOW, 0.1, has_begun=True)
+    assert quick.load.compute_break_s(NOW) > first
+    worst = quick.load.add_faults(QUICK_S, NOW + 10)
+    for _ in range(100):
+        load.succeed(NOW + 10, NOW + 9)
+    assert QUICK_S < quick.load.add_faults(QUICK_S, NOW + 10) < worst
+    assert load.has_lapsed, "for its answers are counted"
+    load.succeed(NOW + 300, NOW + 299)
+    assert not load.has_lapsed
+    assert quick.load.add_faults(QUICK_S, NOW + 300) == QUICK_S
 
 
 def test_load_at_random_leaves_no_share_of_failures_below_nothing() -> None:

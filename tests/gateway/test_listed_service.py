@@ -128,6 +128,61 @@ def test_one_that_failed_is_tried_by_a_request_a_second_until_it_answers_well() 
     assert is_in_service(place, EJECT_S + 6), "one failure of one that is well is none of a row"
 
 
+def test_what_was_under_way_when_a_place_was_put_out_does_not_send_a_crowd_there() -> None:
+    place = make_places(1)[0]
+    load = place.load
+    assert load is not None
+    for _ in range(EJECT_AFTER):
+        load.fail(5.0)
+    load.succeed(6.0, 2.0)  # a long answer that had begun before
+    back = 5.0 + EJECT_S
+    note_probe(place, back)
+    assert not is_in_service(place, back + PROBE_S / 2), "one request looks, and the others do not follow"
+    load.succeed(back + 0.1, back)
+    assert is_in_service(place, back + 0.1)
+
+
+def test_a_place_that_is_silent_holds_fewer_and_fewer_who_look() -> None:
+    place = make_places(1)[0]
+    load = place.load
+    assert load is not None
+    for _ in range(EJECT_AFTER):
+        load.fail(0.0)
+    looks = 0
+    for tick in range(600):
+        now = EJECT_S + tick / 10
+        if is_in_service(place, now):
+            looks += 1
+            note_probe(place, now)
+            load.begin(10, now)  # and nothing ever comes
+    assert looks <= 7, "in a minute"
+    assert looks >= 4
+
+
+def test_a_next_attempt_looks_too(machine: Machine) -> None:
+    """Where the first of three fails now and then, who is sent on does not follow one another to a second
+    that is silent."""
+    second = Changing(error_answer(500))
+    targets = (
+        machine.add("first", rate_limited(None)),
+        machine.add("second", second, timeouts=BRIEF),
+        machine.add("third", well_behaved("Hi")),
+    )
+    machine.start_worker(0, (listed("m", *targets),), 1, retry_budget=10.0, attempts_max=3)
+    caller = Caller(machine, "m")
+    begun = time.monotonic()
+    while machine.explain(0, "m")["second"]["rejected"] != "ejected":
+        assert time.monotonic() < begun + 30
+        assert caller.ask().status_code == 200
+    second.answer = [Stall()]
+    while machine.explain(0, "m")["second"]["why"].startswith("it failed too often in a row; back in"):
+        assert time.monotonic() < begun + 60
+        time.sleep(0.1)
+    before, looked = machine.count("second"), time.monotonic()
+    assert {answer.status_code for answer in caller.ask_for(3, 20)} == {200}
+    assert machine.count("second") - before <= (time.monotonic() - looked) / PROBE_S + 2
+
+
 # --- over sockets -------------------------------------------------------------------------------------------
 
 

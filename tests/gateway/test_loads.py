@@ -7,6 +7,7 @@ from routing_fleets import build_fleet, follow, make_pool, make_route
 from forebay.core.routes import Choosing, Order, RouteTable, Target
 from forebay.gateway.deciding import FULL_S
 from forebay.gateway.loads import Loads
+from forebay.gateway.policy.account import BUSY_MAX_S, BUSY_S, Account
 from forebay.gateway.policy.load import (
     EJECT_AFTER,
     EJECT_MAX_S,
@@ -162,7 +163,7 @@ def test_failures_in_a_row_put_a_replica_out_of_service_for_longer_each_time() -
     assert load.failures >= EJECT_AFTER
     assert lengths[:3] == [EJECT_S, 2 * EJECT_S, 4 * EJECT_S]
     assert lengths[-1] == EJECT_MAX_S
-    load.succeed()
+    load.succeed(now, now - 1)
     for _ in range(EJECT_AFTER - 1):
         load.fail(now)
     assert find_ill(load, now) is None
@@ -177,6 +178,40 @@ def test_a_refusal_leaves_a_replica_alone_as_long_as_it_says() -> None:
     assert find_ill(load, 16.9) is Reason.BUSY
     assert find_ill(load, 17.0) is None
     assert pool.compute_pressure(10.0) == pytest.approx(0.5)
+
+
+def test_a_refusal_without_a_time_holds_for_longer_each_time_until_one_is_answered_well() -> None:
+    load, now, pauses = ReplicaLoad(), 10.0, []
+    for _ in range(7):
+        load.refuse(now)
+        pauses.append(load.unfit_until - now)
+        load.refuse(now + 0.1)  # what was under way is no further word
+        assert load.unfit_until == max(now + 1.1, now + pauses[-1])
+        now = load.unfit_until + 0.1
+    assert pauses == [pytest.approx(each) for each in (1, 2, 3.8, 7.4, 14.6, BUSY_MAX_S, BUSY_MAX_S)]
+    load.succeed(now, now - 20)
+    assert load.word.guess_pause(now) == BUSY_MAX_S, "that began before the refusal"
+    load.succeed(now, now - 0.05)
+    load.refuse(now)
+    assert load.unfit_until == now + BUSY_S
+    load.refuse(load.unfit_until + 5)
+    assert load.unfit_until == now + 2 * BUSY_S + 5, "long after its pause it is the first again"
+
+
+def test_a_refusal_without_a_time_that_goes_on_holds_for_all_of_the_account_in_every_worker() -> None:
+    account, (one, other) = Account(9), (ReplicaLoad(1), ReplicaLoad(2))
+    account.users = [one, other]
+    one.account = other.account = account
+    one.refuse(10.0, of_account=True)
+    assert find_ill(other, 10.5) is None, "a first one may be of the model alone"
+    one.refuse(11.2, of_account=True)
+    assert find_ill(other, 12.9) is Reason.BUSY
+    assert find_ill(other, 13.3) is None
+    elsewhere = Account(9)
+    elsewhere.word.take(account.word.said_at, account.word.retry_at)
+    assert elsewhere.word.guess_pause(13.3) == pytest.approx(4.0), "who was told of it goes on from there"
+    other.succeed(13.4, 13.3)
+    assert account.word.guess_pause(13.5) == BUSY_S
 
 
 def test_our_own_limit_of_connections_is_no_refusal() -> None:

@@ -15,9 +15,9 @@ from forebay.gateway.choosing import Chooser
 from forebay.gateway.model import Exchange, RouteState, TargetState
 from forebay.gateway.policy.attempt import Happened, Step, choose_step, name_error, name_status
 from forebay.gateway.policy.budget import RetryBudget
-from forebay.gateway.policy.listed import is_in_service, order_listed
+from forebay.gateway.policy.faults import compute_retry_s
+from forebay.gateway.policy.listed import is_in_service, note_probe, order_listed
 from forebay.gateway.policy.load import ReplicaLoad
-from forebay.gateway.policy.pool_load import compute_retry_s
 from forebay.gateway.state import State
 
 BUSY_STATUSES = frozenset({429, 503, 529})  #: of a target that has no room
@@ -80,7 +80,17 @@ class Decider:
             exchange.state.cells.count_retry("denied")
         elif step is Step.NEXT and not is_free:
             self.spend(exchange)
+        if step is Step.NEXT:
+            self._note_probe(exchange)
         return step
+
+    def _note_probe(self, exchange: Exchange) -> None:
+        """The next attempt looks whether its place is well, where places are tried as they are listed."""
+        route, made, others = exchange.route, exchange.tries.made, exchange.fallbacks
+        if route is None or route.groups or (others and made >= others[0][0]):
+            return
+        plan = route.targets if exchange.plan is None else exchange.plan
+        note_probe(plan[made], self._get_time())
 
     def spend(self, exchange: Exchange) -> None:
         """A retry, or a hedge, is made."""
@@ -141,7 +151,7 @@ class Decider:
             load.leave_alone(self._get_time(), FULL_S)
         else:
             now = self._get_time()
-            load.fail(now, now - exchange.attempt_at)
+            load.fail(now, now - exchange.attempt_at, has_begun=exchange.tries.content_sent)
 
     def tell_status(self, exchange: Exchange, answer: Answer) -> None:
         """Likewise of an answer with an error status."""

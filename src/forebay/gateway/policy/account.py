@@ -6,6 +6,7 @@ what was said and decides nothing; times are seconds of one clock, the same in a
 
 from typing import Protocol
 
+BUSY_S, BUSY_MAX_S = 1.0, 16.0  #: a refusal that names no time; twice as long each time without an answer
 QUOTA_EASY = 0.8  #: used share of a quota up to which it is as full as that
 QUOTA_NONE = 1.5  #: how full one is of which nothing is left: all of the flow goes elsewhere before that
 
@@ -17,18 +18,34 @@ class Word:
         id: names to other workers whose word it is.
         said_at: when it was said; what was said earlier counts no more.
         retry_at: not asked before.
+        pause_s: how long that is from when it was said.
     """
 
-    __slots__ = ("id", "is_news", "retry_at", "said_at")
+    __slots__ = ("id", "is_news", "pause_s", "retry_at", "said_at")
 
     def __init__(self, id: int) -> None:
         self.id = id
-        self.said_at = self.retry_at = 0.0
+        self.said_at = self.retry_at = self.pause_s = 0.0
         self.is_news = False  #: nobody has told the other workers yet
 
     def say(self, now: float, retry_at: float) -> None:
         """It was said just now, to this worker."""
         self.said_at, self.retry_at, self.is_news = now, retry_at, True
+        self.pause_s = max(0.0, retry_at - now)
+
+    def guess_pause(self, now: float) -> float:
+        """How long it is left alone after a refusal that names no time: twice as long as before, where it was
+        asked again soon after that, and no answer has come since."""
+        if now < self.retry_at:
+            return max(BUSY_S, self.retry_at - now)
+        if self.pause_s > 0.0 and now - self.retry_at <= max(self.pause_s, BUSY_S):
+            return min(BUSY_MAX_S, max(BUSY_S, 2 * self.pause_s))
+        return BUSY_S
+
+    def outlive(self, now: float, began_at: float) -> None:
+        """A request that began after it was answered well: the next refusal is the first again."""
+        if self.pause_s > 0.0 and now >= self.retry_at and began_at > self.said_at:
+            self.say(now, 0.0)
 
     def end(self, now: float, began_at: float) -> bool:
         """A request that began after it was answered well, so it holds no more; False if that changes
@@ -43,6 +60,7 @@ class Word:
         if said_at <= self.said_at:
             return False
         self.said_at, self.retry_at = said_at, retry_at
+        self.pause_s = max(0.0, retry_at - said_at)
         return True
 
 

@@ -3,9 +3,9 @@
 Pure, and in each request's way: it decides nothing but that.
 """
 
+from forebay.gateway.policy.faults import RETRY_S
 from forebay.gateway.policy.fleet import NOMINAL_REQUESTS, Fleet, Group
 from forebay.gateway.policy.load import STALE_S, PoolLoad
-from forebay.gateway.policy.pool_load import RETRY_S
 from forebay.gateway.policy.want import Want
 
 NOMINAL_S = 1.0  #: of an answer, where the time is not known of both that are compared
@@ -35,8 +35,8 @@ def is_better(one: Group, other: Group, fleet: Fleet, want: Want, now: float) ->
     price_s = fleet.choosing.price_s_per_usd
     one_s = one.distance_s + one_s * (1 + busy) + one.price * price_s
     other_s = other.distance_s + other_s * (1 + against_busy) + other.price * price_s
-    if pace.lapses or against.lapses:
-        return pace.add_lapses(one_s, now) < against.add_lapses(other_s, now)
+    if pace.has_faults or against.has_faults:
+        return pace.add_faults(one_s, now) < against.add_faults(other_s, now)
     return one_s < other_s
 
 
@@ -70,12 +70,13 @@ def is_far_quicker(one: Group, other: Group, fleet: Fleet, want: Want, now: floa
     is better left alone if there is a choice.
     """
     one_s, other_s = (group.load.estimate(want.output_tokens, now) for group in (one, other))
-    if one_s is None and one.load.lapses:
+    if one_s is None and one.load.has_faults:
         one_s = one.load.lost_s
     if one_s is None or other_s is None:
         return False
-    other_s = other.load.add_lapses(compute_score(other, fleet, other_s), now)
-    return compute_score(one, fleet, one_s) * FAR + RETRY_S < other_s
+    other_s = other.load.add_faults(compute_score(other, fleet, other_s), now)
+    one_s = compute_score(one, fleet, one_s) * FAR + one.load.compute_break_s(now)
+    return one_s + RETRY_S < other_s
 
 
 def compute_score(group: Group, fleet: Fleet, answer_s: float) -> float:

@@ -91,7 +91,7 @@ def explain(
     for group in dict.fromkeys((*fleet.groups, *groups)):
         answer_s = group.load.estimate(want.output_tokens, now)
         score = compute_score(group, fleet, NOMINAL_S if answer_s is None else answer_s)
-        score = group.load.add_lapses(score, now)
+        score = group.load.add_faults(score, now)
         for member in group.members:
             reason = rejected.get(group)
             if group not in fleet.groups:

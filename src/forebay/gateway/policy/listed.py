@@ -15,6 +15,8 @@ from forebay.gateway.policy.load import PROBE_S, ReplicaLoad
 from forebay.gateway.policy.pick import find_ill
 from forebay.gateway.policy.want import Reason
 
+PROBES_DOUBLED_MAX = 5  #: times that the pause between two looks is doubled
+
 
 class Place(Protocol):
     """What counts of a target here."""
@@ -61,7 +63,9 @@ def find_listed_ill(load: ReplicaLoad, now: float) -> Reason | None:
 
 
 def note_probe(place: Place, now: float) -> None:
-    """A request begins there: the next that looks whether the place is well again comes later."""
+    """A request begins there: the next that looks whether the place is well again comes later, and twice as
+    late for each that has not ended yet: what is silent is not to hold one more caller each second."""
     load = place.load
     if load is not None and load.is_on_trial:
-        load.probe_at = now + PROBE_S
+        waiting = min(PROBES_DOUBLED_MAX, max(0, load.requests - load.others_requests))
+        load.probe_at = now + PROBE_S * 2.0**waiting

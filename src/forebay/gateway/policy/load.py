@@ -7,6 +7,7 @@ absorbs what happened and decides nothing.  Times are seconds of one clock, hand
 from collections.abc import Callable
 
 from forebay.core.engine_load import EngineLoad, EngineState
+from forebay.gateway.policy.account import BUSY_S as BUSY_S
 from forebay.gateway.policy.account import Account, Word
 from forebay.gateway.policy.pace import STALE_S as STALE_S
 from forebay.gateway.policy.pace import Pace
@@ -18,8 +19,7 @@ from forebay.gateway.policy.pool_load import Trouble as Trouble
 EJECT_AFTER = 5  #: failures in a row
 EJECT_S, EJECT_MAX_S = 10.0, 300.0  #: twice as long each time
 PROBE_S = 1.0  #: between two requests that look whether one is well again, where the order alone decides
-TRIAL_S = 0.5  #: between two requests to a pool out of service, where all others are far slower
-BUSY_S = 1.0  #: that a replica is left alone after a refusal which names no time
+TRIAL_S = 0.25  #: between two requests to a pool out of service, where all others are far slower
 BYTES_PER_TOKEN = 4  #: of a request's body
 OUTPUT_MIN = 16  #: tokens of an answer that say how long each takes; of fewer, the ends take most of it
 OUTPUT_GUESS = 256  #: tokens of an answer, where nobody has estimated it
@@ -61,7 +61,7 @@ class ReplicaLoad(Pace):
         self.requests = self.tokens = 0
         self.others_requests = self.others_tokens = 0
         self.failures = 0  #: in a row
-        self.has_lapsed = False  #: its pools still count a failure
+        self.has_lapsed = False  #: it failed or refused, and its next good answer is to be told of that
         self.ejections = 0
         self.ejected_until = self.ejected_for_s = 0.0
         self.unfit_until = self.probe_at = 0.0
@@ -125,6 +125,7 @@ class ReplicaLoad(Pace):
         if until == self.unfit_until:
             return
         self.unfit_until = until
+        self.has_lapsed = True
         for pool in self.pools:
             pool.note_unfit(self, now)
 
@@ -160,9 +161,10 @@ class ReplicaLoad(Pace):
         A place that was put out of service is only taken for well again, so that the next time is as short as
         the first, when it has been well for as long as it was out.
         """
-        self.failures = 0
+        if self.failures < EJECT_AFTER or began_at > self.ejected_until - self.ejected_for_s:
+            self.failures = 0  # what began before it was put out of service says nothing of how it is since
         if self.has_lapsed:
-            self._outlive_lapse(now)
+            self._outlive_lapse(now, began_at)
         if now < self.ejected_until and began_at > self.ejected_until - self.ejected_for_s:
             self._come_back(now)
         if self.ejections and now >= self.ejected_until + self.ejected_for_s:
@@ -170,10 +172,13 @@ class ReplicaLoad(Pace):
         if now < self.unfit_until:
             self._end_words(now, began_at)
 
-    def _outlive_lapse(self, now: float) -> None:
+    def _outlive_lapse(self, now: float, began_at: float) -> None:
+        words = [self.word] if self.account is None else [self.word, self.account.word]
+        for word in words:
+            word.outlive(now, began_at)
         for pool in self.pools:
             pool.note_answer(now)
-        self.has_lapsed = any([pool.lapses for pool in self.pools])  # noqa: C419 - faster
+        self.has_lapsed = any(word.pause_s for word in words) or any(pool.has_faults for pool in self.pools)
 
     def _come_back(self, now: float) -> None:
         """What was sent to it while it was out of service it has answered well: it is back, and begins as
@@ -196,19 +201,24 @@ class ReplicaLoad(Pace):
     def refuse(self, now: float, retry_after_s: float | None = None, *, of_account: bool = False) -> None:
         """It said that it has no room (429, 503): it is left alone for a while, and its pool is fuller.
 
-        The newest word on how long counts, also where it is shorter.  A refusal that names no time is none.
+        The newest word on how long counts, also where it is shorter.  A refusal that names no time is none;
+        one after the other without an answer between them make the pause longer, for all who share the quota.
 
         Args:
             of_account: it spoke of a quota; where that is shared, all who use it up are left alone.
         """
-        account = self.account if of_account and retry_after_s is not None else None
-        if account is not None and retry_after_s is not None:
+        account = self.account if of_account else None
+        if retry_after_s is None:
+            pause_s = self.word.guess_pause(now)
+            if account is not None and pause_s > BUSY_S:  # it goes on, so it is the account's
+                account.word.say(now, now + max(pause_s, account.word.guess_pause(now)))
+                account.settle(now)
+            self.word.say(now, now + pause_s)
+        elif account is not None:
             account.word.say(now, now + retry_after_s)
             account.settle(now)
-        elif retry_after_s is not None:
-            self.word.say(now, now + retry_after_s)
         else:
-            self.word.say(now, max(self.word.retry_at, now + BUSY_S))
+            self.word.say(now, now + retry_after_s)
         for pool in self.pools:
             pool.note_refusal(now)
         self.settle(now)
@@ -225,15 +235,20 @@ class ReplicaLoad(Pace):
         self.word.retry_at = max(self.word.retry_at, now + seconds)
         self.settle(now)
 
-    def fail(self, now: float, lost_s: float = 0.0) -> None:
+    def fail(self, now: float, lost_s: float = 0.0, *, has_begun: bool = False) -> None:
         """An attempt failed by its fault, after so long; so many in a row put it out of service.
 
         After its return the first failure does, until something has gone well.
+
+        Args:
+            has_begun: its caller had seen a part of the answer.
         """
         self.failures += 1
         self.has_lapsed = True
         for pool in self.pools:
             pool.note_failure(lost_s, now)
+            if has_begun:
+                pool.note_break(now)
         if self.failures < EJECT_AFTER or now < self.ejected_until:
             return
         self.ejected_for_s = min(EJECT_MAX_S, EJECT_S * 2.0**self.ejections)

@@ -8,19 +8,14 @@ from collections.abc import Iterable
 from math import exp, inf
 from typing import Protocol
 
-from forebay.gateway.policy.pace import Pace
+from forebay.gateway.policy.faults import Faults
+from forebay.gateway.policy.faults import Trouble as Trouble
 
 PRESSURE_DECAY_S = 10.0  #: in which what refusals say falls to 37 %
 PRESSURE_MIN = 0.001  #: less says nothing
 TOLD_DOWN_S = 4.0  #: how fast what engines and providers say may become less
 #: A worker's share of a capacity is at least that: a request fills no more than any class leaves free.
 PART_REQUESTS, PART_TOKENS = 1.5, 8192.0
-LAPSE_DECAY_S = 3.0  #: in which the share of failures falls to 37 % where nothing new is seen
-LAPSE_STEP = 0.1  #: the weight of the newest answer or failure in their share
-LAPSE_MIN = 0.05  #: less says nothing
-LAPSE_MAX = 0.99  #: more would say that nothing ever comes from there
-RETRY_S = 0.1  #: what an attempt that fails costs besides its time, while hardly any was made
-RETRY_ROOM_MIN = 0.01  #: of the budget of retries: less makes none dearer
 TINY = 1e-9  #: what sums of shares may be off
 
 
@@ -37,32 +32,7 @@ class Replica(Protocol):
     def compute_share(self, now: float) -> float: ...
 
 
-class Trouble:
-    """Of many pools together: until when one of them may have a replica that is out of service.
-
-    For all who choose, so that most requests make one comparison in place of one for each pool.
-
-    Attributes:
-        retry_s: seconds of an answer that a retry is worth at this moment, as there are only so many.
-    """
-
-    __slots__ = ("retry_s", "until")
-
-    def __init__(self, until: float = 0.0) -> None:
-        self.until = until
-        self.retry_s = RETRY_S
-
-
-def compute_retry_s(strain: float) -> float:
-    """The price of a retry, the higher the less is left of their budget.
-
-    Args:
-        strain: the share of it that is spent.
-    """
-    return RETRY_S / max(RETRY_ROOM_MIN, 1 - strain)
-
-
-class PoolLoad(Pace):
+class PoolLoad(Faults):
     """Of all replicas of a pool together.
 
     Args:
@@ -82,9 +52,6 @@ class PoolLoad(Pace):
         "has_capacity",
         "holders",
         "is_pressed",
-        "lapsed_at",
-        "lapses",
-        "lost_s",
         "others_requests",
         "others_tokens",
         "part",
@@ -101,8 +68,6 @@ class PoolLoad(Pace):
         "told",
         "told_at",
         "told_wait_s",
-        "trial_at",
-        "trouble",
         "unfit",
         "unfit_until",
         "used",
@@ -117,8 +82,7 @@ class PoolLoad(Pace):
         workers: float = 1.0,
         trouble: Trouble | None = None,
     ) -> None:
-        super().__init__()
-        self.trouble = Trouble() if trouble is None else trouble
+        super().__init__(trouble)
         self.size = size
         self.requests = self.tokens = 0
         self.asked_at = self.first_at  #: when this worker began a request there last
@@ -142,9 +106,6 @@ class PoolLoad(Pace):
         self.told: float | None = None  #: use of the capacity in service, as engines and providers say
         self.told_wait_s = 0.0  #: that requests wait in engines, likewise
         self.told_at = 0.0
-        self.lapses = self.lapsed_at = 0.0  #: share of the latest attempts that failed
-        self.lost_s = 0.0  #: until the latest failures were seen
-        self.trial_at = 0.0  #: from when on it may be tried while it is out of service
         self.is_pressed = False  #: by refusals or waits, so that something may spill from an idle pool
         self.set_workers(workers)
 
@@ -338,38 +299,6 @@ class PoolLoad(Pace):
         if self.pressure == 0.0:
             return 0.0
         return self.pressure * exp(min(0.0, self.pressure_at - now) / PRESSURE_DECAY_S)
-
-    # --- failures -------------------------------------------------------------------------------------------
-
-    def note_failure(self, lost_s: float, now: float) -> None:
-        """An attempt at one of its replicas failed, after so long."""
-        lapses = self.compute_lapses(now)
-        self.lost_s = lost_s if lapses == 0.0 else self.lost_s + (lost_s - self.lost_s) * LAPSE_STEP
-        if lost_s > self.lost_s:
-            self.lost_s = lost_s
-        self.lapses, self.lapsed_at = lapses + (1 - lapses) * LAPSE_STEP, now
-
-    def note_answer(self, now: float) -> None:
-        """One was answered well."""
-        lapses = self.compute_lapses(now) * (1 - LAPSE_STEP)
-        self.lapses, self.lapsed_at = (lapses, now) if lapses > LAPSE_MIN else (0.0, now)
-
-    def take_back_failure(self) -> None:
-        """The last failure was not its fault."""
-        self.lapses = max(0.0, (self.lapses - LAPSE_STEP) / (1 - LAPSE_STEP))
-
-    def compute_lapses(self, now: float) -> float:
-        """The share of the latest attempts that failed."""
-        if self.lapses == 0.0:
-            return 0.0
-        return self.lapses * exp(min(0.0, self.lapsed_at - now) / LAPSE_DECAY_S)
-
-    def add_lapses(self, answer_s: float, now: float) -> float:
-        """Seconds until an answer, with the attempts that fail before one is well."""
-        lapses = min(LAPSE_MAX, self.compute_lapses(now))
-        if lapses < LAPSE_MIN:
-            return answer_s
-        return answer_s + lapses / (1 - lapses) * (answer_s + self.lost_s + self.trouble.retry_s)
 
     @property
     def has_told(self) -> bool:

@@ -74,7 +74,7 @@ def choose(fleet: Fleet, want: Want, now: float, draw: float, limit: int, *, may
     order = [] if trial is None else [trial]
     if trial is not None:
         rejected = tuple(each for each in rejected if trial not in each[0].members)
-    lapses = {group: group.load.compute_lapses(now) for group in fleet.groups if group.load.lapses}
+    lapses = {group: group.load.compute_lapses(now) for group in fleet.groups if group.load.has_faults}
     most = fleet.size if lapses else limit
     for member in _list_order(fleet, tiers, at, groups, want, now, draw, may_stray=may_stray and limit > 2):
         if len(order) >= most:
@@ -274,7 +274,7 @@ def _draw_two(fleet: Fleet, groups: Sequence[Group], want: Want, now: float, dra
         other += 1
     if is_better(groups[other], groups[one], fleet, want, now):
         one, other = other, one
-    if count > 2 and groups[one].load.lapses:  # what fails is taken only if a third is no better
+    if count > 2 and groups[one].load.has_faults:  # what fails is taken only if a third is no better
         third = int(mix(draw) * (count - 2))
         third += third >= min(one, other)
         third += third >= max(one, other)
