@@ -5,6 +5,7 @@ import pytest
 CONTRACT = {
     "test_alert_repo",
     "test_audit",
+    "test_batch_repo",
     "test_deployment_repo",
     "test_key_changes",
     "test_key_repo",

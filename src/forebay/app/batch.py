@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 
 from forebay.app.atomic_file import create_private_folder
 from forebay.app.batch_keeper import BatchKeeper
+from forebay.app.batch_metrics import BatchMetrics
 from forebay.app.batch_place import read_batch_secret
 from forebay.app.batch_rights import SnapshotRights
 from forebay.app.clock import SystemClock
@@ -97,6 +98,7 @@ class BatchProcess:
             Files(files, self._disk, settings, clock),
             Batches(batches, self._runner, self._disk, settings, clock),
         )
+        self._metrics = BatchMetrics(self._runner, config.metrics_path, clock)
         self._keeper = BatchKeeper(files, batches, self._disk, settings)
         self._listener = socket.socket(fileno=listen_fd)
         self._stopping = asyncio.Event()
@@ -113,11 +115,13 @@ class BatchProcess:
         )
         async with asyncio.TaskGroup() as group:
             keeping = group.create_task(self._keeper.run())
+            telling = group.create_task(self._metrics.run())
             running = group.create_task(self._runner.run())
             await self._stopping.wait()
             server.close()
             self._runner.end()
             keeping.cancel()
+            telling.cancel()
             await running
         self._client.close()
         self._database.close()

@@ -94,6 +94,7 @@ class Run:
         self._later: list[tuple[float, int]] = []
         self._tries: dict[int, tuple[int, int]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self.unwritten = 0  #: lines that wait for the disk
 
     # --- from outside ---------------------------------------------------------------------------------------
 
@@ -287,15 +288,19 @@ class Run:
     async def _write(self, journal: Journal, number: int, line: bytes, *, is_error: bool) -> None:
         """Waits while the disk refuses: the answer is kept, and its place too, so no other line is begun."""
         is_told = False
-        while True:
-            try:
-                journal.write(number, line, is_error=is_error)
-                return
-            except DiskRefuses as error:
-                if not is_told:
-                    logger.error("%s waits: %s", self.record.id, error.message)
-                    is_told = True
-                await asyncio.sleep(DISK_PAUSE_S)
+        self.unwritten += 1
+        try:
+            while True:
+                try:
+                    journal.write(number, line, is_error=is_error)
+                    return
+                except DiskRefuses as error:
+                    if not is_told:
+                        logger.error("%s waits: %s", self.record.id, error.message)
+                        is_told = True
+                    await asyncio.sleep(DISK_PAUSE_S)
+        finally:
+            self.unwritten -= 1
 
     async def _end_tasks(self) -> None:
         """Lets what is in flight finish within its time, then cuts it."""

@@ -30,6 +30,7 @@ class Standing:
     batches: int
     waiting: int
     in_flight: int
+    unwritten: int  #: of those, that wait for the disk
     oldest_ns: int | None  #: when the oldest unfinished batch was created
     completed: int  #: lines that were written since the start of this process
     failed: int
@@ -72,6 +73,7 @@ class Runner:
             batches=len(self._unfinished),
             waiting=sum(run.waiting for run in self._runs.values()),
             in_flight=sum(run.in_flight for run in self._runs.values()),
+            unwritten=sum(run.unwritten for run in self._runs.values()),
             oldest_ns=min((record.created_ns for record in self._unfinished), default=None),
             completed=completed,
             failed=failed,

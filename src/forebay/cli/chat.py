@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 
 from forebay.app.chat_answer import Finish, Spent, Text
 from forebay.app.clock import SystemClock
-from forebay.app.config import Config, load_config, read_api_key
+from forebay.app.config import Config, load_config
 from forebay.app.config_checks import is_loopback
 from forebay.app.config_defaults import EMBEDDED_MODELS
 from forebay.app.config_explain import suggest
 from forebay.app.config_running import load_live_state
-from forebay.app.supervisor_state import load_run_state
 from forebay.cli.gateway_client import GatewayClient, Refused
+from forebay.cli.gateway_door import find_key, find_url
 from forebay.cli.terminal import Failure, Outcome, is_plain, paint, print_error, print_note
 from forebay.cli.usable_config import load_usable_config
 from forebay.core.clock import Clock
@@ -30,7 +30,6 @@ from forebay.core.routes import Endpoint
 
 HELP: Final = "/model NAME changes the model, /reset forgets what was said, /quit (or Ctrl-D) ends"
 LOW_TEMPERATURE: Final = 0.0
-_EVERYWHERE: Final = ("0.0.0.0", "::")  # to listen on, not to connect to
 _UNPRINTABLE: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
@@ -230,16 +229,16 @@ def _summarise(spent: Spent, started_ns: int, first_ns: int | None, ended_ns: in
 
 def _find_door(options: ChatOptions) -> _Door:
     if options.url is not None:
-        key, source = _find_key(options, None)
+        key, source = find_key(options.key, None)
         client = GatewayClient(options.url, key)
         mute = _find_mute_at(options.url, options.config_file)
         return _Door(client=client, key_source=source, models=(), mute=mute)
     config = load_usable_config(options.config_file)
-    key, source = _find_key(options, config)
+    key, source = find_key(options.key, config)
     models, mute = _sort_models(config)
     runs_here = load_live_state(config.state_path) is not None
     return _Door(
-        client=GatewayClient(_find_url(config), key),
+        client=GatewayClient(find_url(config), key),
         key_source=source,
         models=models,
         mute=mute if runs_here else frozenset(),
@@ -266,29 +265,6 @@ def _find_mute_at(url: str, file: Path | None) -> frozenset[str]:
             if host == urlsplit(state.gateway_url).hostname or is_loopback(host):
                 return _sort_models(config)[1]
     return frozenset()
-
-
-def _find_key(options: ChatOptions, config: Config | None) -> tuple[str | None, str]:
-    if options.key:
-        return options.key, "--key"
-    if key := read_api_key():
-        return key, "FOREBAY_API_KEY"
-    if config is None:
-        return None, "nowhere: give --key or set FOREBAY_API_KEY"
-    with suppress(OSError, UnicodeDecodeError):
-        return config.local_key_path.read_text().strip() or None, str(config.local_key_path)
-    return None, f"nowhere: {config.local_key_path} is not there yet"
-
-
-def _find_url(config: Config) -> str:
-    if (state := load_run_state(config.state_path)) is not None:
-        return state.gateway_url
-    if config.gateway.port == 0:
-        raise Failure(
-            f"no Forebay runs in {config.data_path}", hint="start it with `forebay up`, or give --url"
-        )
-    host = "127.0.0.1" if config.gateway.host in _EVERYWHERE else config.gateway.host
-    return f"http://{f'[{host}]' if ':' in host else host}:{config.gateway.port}"
 
 
 def _choose_model(door: _Door, wanted: str | None) -> str:

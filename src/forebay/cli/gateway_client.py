@@ -7,7 +7,7 @@ no configuration and prints nothing; every failure is a `Failure` with words for
 import http.client
 import socket
 import ssl
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -105,16 +105,43 @@ class GatewayClient:
             except AnswerBroken as error:
                 raise Broken(error.message) from None
 
+    def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        """The whole answer to a call, of at most ANSWER_MAX_BYTES."""
+        with self._exchange(method, path, body) as (answer, _):
+            return answer.read(ANSWER_MAX_BYTES)
+
+    def send_form(self, path: str, body: Iterable[bytes], size: int, boundary: str) -> bytes:
+        """The answer to a form, which is sent while it is read; `size` is all of it."""
+        headers = {
+            "content-type": f"multipart/form-data; boundary={boundary}",
+            "content-length": str(size),
+        }
+        with self._exchange("POST", path, body, headers) as (answer, _):
+            return answer.read(ANSWER_MAX_BYTES)
+
+    def stream(self, path: str) -> Generator[bytes, None, None]:
+        """The answer to a GET, piece by piece."""
+        with self._exchange("GET", path) as (answer, _):
+            while block := answer.read(_READ_BYTES):
+                yield block
+
     @contextmanager
     def _exchange(
-        self, method: str, path: str, body: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | Iterable[bytes] | None = None,
+        more: Mapping[str, str] | None = None,
     ) -> Iterator[tuple[http.client.HTTPResponse, socket.socket]]:
         """An answer with status 200, and the socket that it comes over."""
         connection = self._connect()
         try:
-            headers = {**self._headers, **({"content-type": "application/json"} if body else {})}
+            json_type = {"content-type": "application/json"} if isinstance(body, bytes) else {}
+            headers = {**self._headers, **json_type, **(more or {})}
             try:
                 connection.request(method, self._path + path, body=body, headers=headers)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # it was refused before all of it had been sent: the answer says why
             except (OSError, http.client.HTTPException) as error:
                 raise self._unreachable(error) from None
             wire = connection.sock  # which an answer that is the connection's last takes over

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from forebay.cli.alert_commands import alerts_app
+from forebay.cli.batch_commands import batch_app
 from forebay.cli.env_commands import env_app
 from forebay.cli.key_commands import keys_app
 from forebay.cli.ledger_commands import ledger_app
@@ -347,6 +348,7 @@ def config_schema() -> Outcome:
     return schema()
 
 
+app.add_typer(batch_app, name="batch")
 app.add_typer(keys_app, name="keys")
 app.add_typer(signals_app, name="signals")
 app.add_typer(teams_app, name="teams")

@@ -6,12 +6,32 @@ after they asked.
 """
 
 import asyncio
+import os
+import time
 from pathlib import Path
 
 from forebay.gateway.metrics import render_metrics
 
 PAUSE_FACTOR = 9  #: so many times as long as a page took to render, no other is begun
 PAUSE_MAX_S = 2.0
+BATCH_PAGE = "batch.prom"  #: what the process of batches tells, as text
+BATCH_PAGE_S = 30.0  #: so old it may be
+BATCH_PAGE_MAX_BYTES = 64 * 1024
+
+
+def _render(folder: Path) -> bytes:
+    """The workers' page, and behind it what the process of batches told last."""
+    return render_metrics(folder) + _read_batch_page(folder / BATCH_PAGE)
+
+
+def _read_batch_page(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            if time.time() - os.fstat(file.fileno()).st_mtime > BATCH_PAGE_S:
+                return b""
+            return file.read(BATCH_PAGE_MAX_BYTES)
+    except OSError:
+        return b""  # batches have never been wanted
 
 
 class MetricsPage:
@@ -41,7 +61,7 @@ class MetricsPage:
             self._next = None
             begun = self._loop.time()
             try:
-                return await self._loop.run_in_executor(None, render_metrics, self._folder)
+                return await self._loop.run_in_executor(None, _render, self._folder)
             finally:
                 ended = self._loop.time()
                 self._free_at = ended + min(PAUSE_FACTOR * (ended - begun), PAUSE_MAX_S)
