@@ -62,6 +62,7 @@ class _Replica(msgspec.Struct, kw_only=True):
     requests: int = 0
     requests_elsewhere: int = 0
     warm_up: _WarmUp | None
+    engine_version: str | None = None
     generates: bool | None = None
     generation_error: str | None = None
     contradictions: list[str] = []

@@ -14,6 +14,7 @@ import typer
 
 from forebay.cli.alert_commands import alerts_app
 from forebay.cli.batch_commands import batch_app
+from forebay.cli.bench_commands import bench
 from forebay.cli.env_commands import env_app
 from forebay.cli.key_commands import keys_app
 from forebay.cli.ledger_commands import ledger_app
@@ -361,6 +362,7 @@ app.add_typer(route_app, name="route")
 app.add_typer(env_app, name="env")
 app.add_typer(matrix_app, name="matrix")
 app.command()(fleet)
+app.command()(bench)
 
 
 def run() -> None:
