@@ -1,20 +1,35 @@
 """Requests that are late while other places are full: a hedge takes no place that somebody waits for."""
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 from crowd_rig import Place, Scene
-from test_routing import STREAM, Fleet, slow
+from test_routing import CHAT, STREAM, Fleet, slow
 from test_routing import fleet as fleet
 
+from forebay.core.events import Tokens
 from forebay.core.routes import Choosing, Hedge, Order
-from forebay.testing.steps import Stall
+from forebay.gateway.model import Exchange
+from forebay.gateway.policy.load import ReplicaLoad
+from forebay.testing import anthropic
+from forebay.testing.steps import Gate, Reset, Stall, Wait
 
 HEDGE = Hedge(after_quantile=0.95, after_min_s=0.1, max_share=1.0)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    begun = time.monotonic()
+    while not is_so():
+        assert time.monotonic() < begun + 30
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -55,19 +70,65 @@ def test_a_hedge_is_not_sent_to_a_place_that_is_full(scene: Scene) -> None:
     asyncio.run(run())
 
 
-def test_a_place_that_loses_is_known_to_be_slow(fleet: Fleet) -> None:
+@pytest.mark.parametrize("body", [STREAM, CHAT], ids=["stream", "whole"])
+def test_a_place_that_loses_is_known_to_be_slow(fleet: Fleet, body: dict[str, Any]) -> None:
     """Else each request would go there first, and be hedged."""
     fleet.add("quick", slow(0.0), tier="provisioned")
     fleet.add("other", slow(0.2), tier="provisioned")
     fleet.start(fleet.make_route(choosing=Choosing(order=Order.LOAD, hedge=HEDGE)))
     for _ in range(30):
-        assert fleet.ask(STREAM).status_code == 200
+        assert fleet.ask(body).status_code == 200
     before = fleet.count()
     assert before["quick"] > before["other"]
     fleet.upstreams["quick"].enqueue(*([Stall()] for _ in range(20)))
     for _ in range(10):
-        assert fleet.ask(STREAM).status_code == 200
+        assert fleet.ask(body).status_code == 200
     made = fleet.count()["quick"] - before["quick"]
     assert 1 <= made <= 5  # of 10: while what the other once took is more than it was seen to take
-    by_target = {each["target"]: each for each in fleet.explain(STREAM)["candidates"]}
+    by_target = {each["target"]: each for each in fleet.explain(body)["candidates"]}
     assert by_target["quick#0"]["first_token_s"] >= HEDGE.after_min_s
+
+
+def test_a_place_that_lost_soon_is_not_known_to_be_quick() -> None:
+    quick, late = ReplicaLoad(1), ReplicaLoad(2)
+    for output, read in ((0, lambda: late.first_at), (100, lambda: late.token_at)):
+        exchange = cast(Any, SimpleNamespace(tokens=Tokens(output=output), outpaced=(late, 0.01, 0.2)))
+        Exchange.tell_outpaced(exchange, 100.0)
+        assert read() < 0, "it had less time than the other took"
+        exchange.outpaced = late, 0.3, 0.2
+        Exchange.tell_outpaced(exchange, 100.0)
+        assert read() == 100.0
+    assert late.first_s == 0.3
+    assert late.token_s == pytest.approx(0.003)
+    late.tell_token(0.01, 101.0)
+    exchange.outpaced = late, 0.5, 0.2
+    Exchange.tell_outpaced(exchange, 101.0)
+    assert late.token_s == 0.01, "that is known to take longer already"
+    assert quick.first_at < 0
+
+
+def test_both_bodies_of_a_hedged_request_are_in_the_memory_account(fleet: Fleet) -> None:
+    for name, tier in (("one", "provisioned"), ("two", "autoscaled")):
+        fleet.add(name, anthropic.well_behaved("Hi"), tier=tier, dialect="anthropic")
+    fleet.start(fleet.make_route(choosing=Choosing(order=Order.LOAD, hedge=HEDGE)))
+    for _ in range(24):
+        assert fleet.ask(CHAT).status_code == 200
+    gate = Gate()
+    for name in ("one", "two"):
+        fleet.upstreams[name].enqueue([Wait(gate), Reset()])
+    words = "word " * 40_000
+    body = CHAT | {"messages": [{"role": "user", "content": words}]}
+    before = fleet.count()["two"]
+
+    def read_held() -> float:
+        return fleet.gateway.metric("forebay_memory_held_bytes")
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(fleet.ask, body)
+        try:
+            wait_until(lambda: fleet.count()["two"] > before)
+            wait_until(lambda: read_held() >= 3 * len(words))  # the caller's, and one for each place
+        finally:
+            gate.open()
+        asked.result()
+    wait_until(lambda: read_held() == 0)

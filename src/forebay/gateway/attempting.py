@@ -149,6 +149,8 @@ class Attempter:
             refuse_others(answer.content_type)
         self._ending.finish_answer(exchange, target.secret, answer)
         self._count_attempt(exchange, good=exchange.broken is None)
+        if exchange.outpaced is not None:
+            exchange.tell_outpaced(self._loop.time())
         return None
 
     def _may_hedge(self, exchange: Exchange) -> bool:

@@ -63,9 +63,20 @@ class Run:
                 setattr(exchange, name, value)
 
     def note_silence(self, exchange: Exchange, now: float) -> None:
-        """Its place takes at least so long to a first token, or each request would go there to be late."""
+        """Its place takes at least so long, or each request would go there to be late.
+
+        What is not known of it stays unknown where it had less time than the one that won: else a place that
+        was asked late would be taken for quick.  Of a whole answer the length says how long it might take, so
+        that is told once it is known.
+        """
         load, waited_s = self.load, now - self.attempt_at
-        if load is not None and exchange.stream and waited_s > (load.estimate(0, now) or 0.0):
+        if load is None:
+            return
+        if not exchange.stream:
+            exchange.outpaced = load, waited_s, now - exchange.attempt_at
+            return
+        known_s = load.estimate(0, now)
+        if waited_s > (now - exchange.attempt_at if known_s is None else known_s):
             load.tell_first(waited_s, now)
 
     def close(self, exchange: Exchange, now: float) -> None:

@@ -134,6 +134,7 @@ class Hedger:
             exchange.state.cells.count_hedge(exchange.model, "denied")
             return None
         before = {name: getattr(exchange, name) for name in FIELDS}
+        held, exchange.translated_bytes = exchange.translated_bytes, 0  # both bodies are held until the end
         exchange.load = exchange.connection = None
         exchange.begin_attempt(self._loop.time())
         try:
@@ -146,6 +147,7 @@ class Hedger:
                 exchange.end_load(self._loop.time())
             return None
         finally:
+            exchange.translated_bytes += held
             for name, value in before.items():
                 setattr(exchange, name, value)
         known.spend()

@@ -21,7 +21,7 @@ from forebay.gateway.dialect import RequestView as RequestView
 from forebay.gateway.headroom import hear_quota
 from forebay.gateway.metrics import EndpointCells
 from forebay.gateway.policy.attempt import Attempts
-from forebay.gateway.policy.load import OUTPUT_MIN, ReplicaLoad, estimate_tokens
+from forebay.gateway.policy.load import OUTPUT_MIN, STALE_S, ReplicaLoad, estimate_tokens
 from forebay.gateway.policy.progress import Progress
 from forebay.gateway.state import KeyState as KeyState
 from forebay.gateway.state import RouteState as RouteState
@@ -124,6 +124,8 @@ class Exchange(Common):
     cost_estimate: int | None = None  #: nano-USD, where a limit wants to know
     filler: Filler | None = None  #: that the stream began with, and to which the answer is joined
     kept: Collection[Any] = ()  #: leases that it holds while it reserves more for another model
+    #: a place that lost with a whole answer: how long it had, and how long the one that won took
+    outpaced: tuple[ReplicaLoad, float, float] | None = None
     is_filler_due = True  #: there may still be one
     guessed_units: tuple[tuple[str, int], ...] = ()  #: that it will cost, where a limit wants to know
     hedged_tokens = 0  #: prompt tokens that it may have cost, by estimate
@@ -277,6 +279,21 @@ class Exchange(Common):
                 load.tell_first(taken_s, now)
             elif output >= OUTPUT_MIN:
                 load.tell_token(max(0.0, taken_s - self.first_s) / output, now)
+
+    def tell_outpaced(self, now: float) -> None:
+        """The place that lost takes at least so long for an answer like this one, which is whole."""
+        assert self.outpaced is not None
+        load, waited_s, won_s = self.outpaced
+        self.outpaced = None
+        output = self.tokens.output_total if self.tokens is not None else 0
+        if output < OUTPUT_MIN:
+            known_s = load.estimate(0, now)
+            if waited_s > (won_s if known_s is None else known_s):
+                load.tell_first(waited_s, now)
+            return
+        is_known = now - load.token_at <= STALE_S
+        if waited_s > (load.token_s * output if is_known else won_s):
+            load.tell_token(waited_s / output, now)
 
     def is_body_late(self, now_ns: int) -> bool:
         """Whether the caller takes too long to send the body."""
