@@ -61,6 +61,7 @@ class Board:
             if self._client.is_connected:  # else it stays news
                 self._client.tell(self._take_news())
             self._loads.sweep(self._now())
+            self._loads.relax(self._now())
             cells.tell_board(self._is_heard, self._count_engines())
 
     def close(self) -> None:
@@ -135,6 +136,8 @@ class Board:
 
     def hear(self, news: News) -> None:
         hear_news(self._loads, news, self._now())
+        if news.counts:
+            self._loads.relax(self._now())
         if not self._is_heard:
             self._is_heard = True
             self._hurry()

@@ -241,6 +241,8 @@ class Loads:
     def forget_others(self, now: float) -> None:
         """Nobody tells any more what the other workers have."""
         self._allotted.clear()
+        for pool in self._counts.pools.values():
+            pool.flow, pool.drift = None, 0.0
         self.see_workers(1)
         for replica in self.by_id.values():
             replica.set_others(0, 0, now)
@@ -250,6 +252,12 @@ class Loads:
         replica = self.by_id.get(place)
         if replica is not None:
             replica.set_others(requests, tokens, now)
+
+    def relax(self, now: float) -> None:
+        """Looks what other workers have by now.  To be called some times a second, and when they told."""
+        for pool in self._counts.pools.values():
+            if pool.others_requests or pool.flow is not None:
+                pool.relax(now)
 
     def hear_engine(self, load: EngineLoad, at: float, now: float) -> None:
         """What an engine said of itself at a moment.

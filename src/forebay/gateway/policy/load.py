@@ -80,6 +80,7 @@ class ReplicaLoad(Pace):
         self.tokens += tokens
         for pool in self.pools:
             pool.asked_at = now
+            pool.begun += 1
             pool.change(1, tokens, now)
 
     def end(self, tokens: int, now: float) -> None:

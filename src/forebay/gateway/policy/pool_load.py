@@ -10,12 +10,14 @@ from typing import Protocol
 
 from forebay.gateway.policy.faults import Faults
 from forebay.gateway.policy.faults import Trouble as Trouble
+from forebay.gateway.policy.relaxing import Flow
 
 PRESSURE_DECAY_S = 10.0  #: in which what refusals say falls to 37 %
 PRESSURE_MIN = 0.001  #: less says nothing
 TOLD_DOWN_S = 4.0  #: how fast what engines and providers say may become less
 #: A worker's share of a capacity is at least that: a request fills no more than any class leaves free.
 PART_REQUESTS, PART_TOKENS = 1.5, 8192.0
+FLOW_MIN = 0.1  #: requests of other workers; of fewer nothing is left
 TINY = 1e-9  #: what sums of shares may be off
 
 
@@ -48,6 +50,9 @@ class PoolLoad(Faults):
         "allowed_requests",
         "allowed_tokens",
         "asked_at",
+        "begun",
+        "drift",
+        "flow",
         "growth",
         "has_capacity",
         "holders",
@@ -87,6 +92,9 @@ class PoolLoad(Faults):
         self.requests = self.tokens = 0
         self.asked_at = self.first_at  #: when this worker began a request there last
         self.others_requests = self.others_tokens = 0  #: of these, of other workers
+        self.begun = 0  #: requests that this worker has begun there
+        self.flow: Flow | None = None  #: while other workers have something there
+        self.drift = 0.0  #: of its use, since the others told what they have
         self.allowed_requests = self.allowed_tokens = inf  #: that this worker's own may fill of it
         self.requests_max, self.tokens_max = requests_max, tokens_max
         self.has_capacity = bool(requests_max or tokens_max)
@@ -137,7 +145,7 @@ class PoolLoad(Faults):
         used, by_tokens = requests * self._per_request, tokens * self._per_token
         if by_tokens > used:
             used = by_tokens
-        self.used_of_all = used
+        self.used_of_all = used = used + self.drift
         told = self.told
         self.used = used if told is None or used > told else told
         if self.unfit or self.slow:
@@ -148,6 +156,24 @@ class PoolLoad(Faults):
         self.others_requests += requests
         self.others_tokens += tokens
         self.change(requests, tokens, now)
+
+    def relax(self, now: float) -> None:
+        """Looks what the others have by now (`relaxing`).  To be called some times a second."""
+        others = self.others_requests, self.others_tokens
+        flow = self.flow
+        if flow is None:
+            if not self.has_capacity or others == (0, 0):
+                return
+            flow = self.flow = Flow(self.begun, now, others)
+        own, own_tokens = self.requests - others[0], self.tokens - others[1]
+        flow.update(own, self.begun, others, now)
+        requests, tokens = flow.estimate_others(others)
+        if others == (0, 0) and requests < FLOW_MIN:
+            self.flow, self.drift = None, 0.0
+        else:
+            by_now = max((own + requests) * self._per_request, (own_tokens + tokens) * self._per_token)
+            self.drift = by_now - max(self.requests * self._per_request, self.tokens * self._per_token)
+        self.change(0, 0, now)
 
     def count_anew(self, loads: Iterable[Replica]) -> None:
         """What is in flight at its replicas, each given once."""
@@ -160,7 +186,7 @@ class PoolLoad(Faults):
         """So many are in flight."""
         self.requests, self.tokens = requests, tokens
         by_requests, by_tokens = requests * self._per_request, tokens * self._per_token
-        used = self.used_of_all = by_requests if by_requests > by_tokens else by_tokens
+        used = self.used_of_all = max(by_requests, by_tokens) + self.drift
         told = self.told
         self.used = used if told is None or used > told else told
 
