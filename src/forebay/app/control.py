@@ -32,6 +32,7 @@ from forebay.app.control_limits import LimitRoutes
 from forebay.app.control_matrix import MatrixRoutes
 from forebay.app.control_oidc import OidcDoor
 from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
+from forebay.app.control_replicas import ReplicaRoutes
 from forebay.app.control_roles import Doorkeeper
 from forebay.app.control_server import AdminServer
 from forebay.app.control_setup import ensure_local_key, load_admin_token
@@ -126,6 +127,7 @@ class Control:
             SignalRoutes(live, signals),
             ExplainRoutes(self._plane, self.board.read),
             FleetRoutes(engines, self.board),
+            ReplicaRoutes(lambda: self.deployments.deployer),
             MatrixRoutes(MatrixRepo(self._database, clock)),
             self._alerts.routes,
         )

@@ -18,6 +18,7 @@ from forebay.cli.bench_commands import bench
 from forebay.cli.env_commands import env_app
 from forebay.cli.key_commands import keys_app
 from forebay.cli.ledger_commands import ledger_app
+from forebay.cli.log_commands import logs
 from forebay.cli.matrix_commands import matrix_app
 from forebay.cli.options import AsJson, ConfigFile, Mirrors, Where, find_file
 from forebay.cli.route_commands import fleet, route_app
@@ -363,6 +364,7 @@ app.add_typer(env_app, name="env")
 app.add_typer(matrix_app, name="matrix")
 app.command()(fleet)
 app.command()(bench)
+app.command()(logs)
 
 
 def run() -> None:
