@@ -20,6 +20,7 @@ from forebay.app.alert_setup import AlertParts
 from forebay.app.board_server import BoardServer
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
+from forebay.app.config_expand import Serving
 from forebay.app.config_values import ConfigOrigin
 from forebay.app.control_explain import ExplainRoutes
 from forebay.app.control_fleet import FleetRoutes
@@ -32,6 +33,10 @@ from forebay.app.control_roles import Doorkeeper
 from forebay.app.control_signals import SignalRoutes
 from forebay.app.control_tenancy import TenancyRoutes
 from forebay.app.control_watch import ConfigWatch
+from forebay.app.deployment_repo import DeploymentRepo
+from forebay.app.deployment_setup import make_deployment_routes
+from forebay.app.deployment_store import DeploymentStore
+from forebay.app.effective_config import EffectiveConfig
 from forebay.app.engine_probe import EngineProbe
 from forebay.app.engine_watch import EngineWatch
 from forebay.app.live_amounts import LiveAmounts
@@ -39,6 +44,7 @@ from forebay.app.matrix import MatrixRepo
 from forebay.app.quota_server import QuotaServer
 from forebay.app.quota_state import QuotaState
 from forebay.core.events import Finished, Outcome, Tokens, encode_event
+from forebay.engines.deployment import DeploymentStatus
 from forebay.gateway.policy.news import News
 from forebay.gateway.repo_signals import SignalRepo
 from forebay.gateway.repos import Repos
@@ -93,6 +99,10 @@ class Scene:
         self.signals = SignalRepo(self.database, self.clock)
         self.live = LiveAmounts(self.signals, self.quota, self.clock)
         self.engines = EngineWatch(self.board, EngineProbe(self.clock), self.defaults.run_path)
+        self.serving: Serving = {}
+        self.statuses: dict[str, DeploymentStatus] = {}
+        self.deployments = DeploymentRepo(self.database, self.clock)
+        self.store = DeploymentStore(self.deployments, lambda: self.watch.config)
         self.plane = ControlPlane(
             self.watch,
             started=self.watch.config,
@@ -105,6 +115,7 @@ class Scene:
             quota=self.quota,
             live=self.live,
             engines=self.engines,
+            effective=EffectiveConfig(self.store, lambda: self.serving),
         )
         self.alerts = AlertParts(self.quota, self.database, lambda: self.watch.config.alerts, self.clock)
         parts = (
@@ -121,6 +132,13 @@ class Scene:
             FleetRoutes(self.engines, self.board),
             MatrixRoutes(MatrixRepo(self.database, self.clock)),
             self.alerts.routes,
+            make_deployment_routes(
+                self.database,
+                self.deployments,
+                self.store,
+                get_config=lambda: self.watch.config,
+                get_statuses=lambda: self.statuses,
+            ),
         )
         foreign = OidcDoor(lambda: self.watch.config.control.oidc, self.clock)
         doorkeeper = Doorkeeper(TOKEN, self.repos.tokens, foreign.identify)

@@ -18,7 +18,7 @@ deployments:
       kind: llamacpp
       slots: 8
       context_tokens: 1024
-      arguments: {flash-attn: true, rope-scale: 2.0, tags: [a, 2]}
+      arguments: {stall-s: 30, drain-s: 2.5}
     speculation: {method: ngram, tokens: 5}
     precision: q8
     replicas: {min: 2}
@@ -38,8 +38,7 @@ def test_a_manifest_becomes_what_launchers_know(tmp_path: Path) -> None:
     assert (found.name, found.model, found.version, found.precision) == ("support", "support", "1", "q8")
     assert (found.replicas_min, found.replicas_max) == (2, 2)
     assert (found.spec.name, found.spec.kind, found.spec.slots) == ("support", "llamacpp", 8)
-    assert found.spec.arguments == {"flash-attn": True, "rope-scale": 2.0, "tags": ("a", 2)}
-    assert found.spec.arguments["flash-attn"] is True
+    assert found.spec.arguments == {"stall-s": 30, "drain-s": 2.5}
     assert found.spec.speculation is not None
     assert found.spec.speculation.tokens == 5
     assert (found.rollout.strategy, found.rollout.steps) == (Strategy.BLUE_GREEN, ())
@@ -74,15 +73,17 @@ MISTAKES = [
     ("steps: []", "steps: [0.5, 0.1]", 15, f"{KEY}.rollout.steps", "must rise"),
     ("steps: []", "steps: [50]", 15, f"{KEY}.rollout.steps[0]", "0.5"),
     ("  support:", "  Sup port:", 3, "deployments.Sup port", "usable name"),
-    ("flash-attn: true", "--flash-attn: true", 10, "", "without the dashes"),
-    ("flash-attn: true", "flash-attn: {a: b}", 10, f"{KEY}.engine.arguments.flash-attn", "mapping"),
-    ("flash-attn: true", "threads: 3", 10, f"{KEY}.engine.arguments.threads", "engine.threads"),
-    ("flash-attn: true", "port: 3", 10, f"{KEY}.engine.arguments.port", "Forebay chooses"),
+    ("stall-s: 30", "--stall-s: 30", 10, "", "without the dashes"),
+    ("stall-s: 30", "stall-s: {a: b}", 10, f"{KEY}.engine.arguments.stall-s", "mapping"),
+    ("stall-s: 30", "threads: 3", 10, f"{KEY}.engine.arguments.threads", "engine.threads"),
+    ("stall-s: 30", "port: 3", 10, f"{KEY}.engine.arguments.port", "Forebay chooses"),
     (SOURCE, "source: embedded:other", 4, f"{KEY}.source", "embedded"),
     (SOURCE, "source: gone.gguf", 4, f"{KEY}.source", "gone.gguf"),
     (SOURCE, "source: registry:a/b", 4, f"{KEY}.source", "no model registry"),
     (SOURCE, "region: eu", 3, KEY, "write `source:`"),
     ("method: ngram", "method: draft", 11, f"{KEY}.speculation", "needs the `source`"),
+    ("stall-s: 30", "stal-s: 30", 10, f"{KEY}.engine.arguments.stal-s", "stall-s"),
+    ("stall-s: 30", "stall-s: soon", 10, f"{KEY}.engine.arguments.stall-s", "number"),
     ("precision: q8", "adapters: {support: lora}", 12, f"{KEY}.adapters.support", "the model itself"),
     ("precision: q8", "adapters: {sql: lora}", 12, f"{KEY}.adapters.sql", "no adapter at"),
     ("precision: q8", "tier: provisoned", 12, f"{KEY}.tier", "did you mean `provisioned`"),

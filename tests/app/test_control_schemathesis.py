@@ -9,12 +9,22 @@ import pytest
 from control_scene import LiveControl, Scene, make_event
 
 EXAMPLES = 8
-#: A time that ends before it begins is refused, and a key or an endpoint that a model has not, though the
-#: schema can't say so.
+#: A time that ends before it begins is refused, and a key or an endpoint that a model has not, and a manifest
+#: that contradicts itself or names what is not there, though the schema can't say so.
 CONFIG = """
 [[operations]]
 include-path = ["/admin/v1/usage", "/admin/v1/bill", "/admin/v1/mirrors", "/admin/v1/routes/explain"]
 checks.positive_data_acceptance.expected-statuses = ["200", "400", "403", "404"]
+warnings = false
+
+[[operations]]
+include-path = [
+    "/admin/v1/deployments/{name}",
+    "/admin/v1/deployments/{name}/history",
+    "/admin/v1/deployments/{name}/rollback",
+]
+checks.positive_data_acceptance.expected-statuses = ["200", "400", "403", "404", "409", "413"]
+checks.negative_data_rejection.expected-statuses = ["400", "401", "403", "404", "405", "409", "413"]
 warnings = false
 """
 

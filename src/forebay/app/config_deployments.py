@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from forebay.app.config_engines import AdapterName, Prompt
+from forebay.app.config_engines import AdapterName
 from forebay.app.config_values import (
     Label,
     ModelName,
@@ -89,10 +89,11 @@ DeploymentName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?
 Source = Annotated[Weights, BeforeValidator(_check_source)]
 ArgumentName = Annotated[str, AfterValidator(_check_argument_name)]
 ArgumentValue = Annotated[
-    Argument,
+    Any,  # an `Argument`; pydantic's own way of saying so warns of lists
     PlainValidator(_check_argument),
     WithJsonSchema({"type": ["boolean", "number", "string", "array"]}),
 ]
+Prompt = Annotated[str, Field(min_length=1, max_length=16_384)]
 Share = Annotated[StrictFloat, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 

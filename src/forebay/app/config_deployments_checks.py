@@ -98,7 +98,8 @@ def _check_arguments(path: KeyPath, manifest: Mapping[str, Any]) -> Iterator[Fou
     kind = str(engine.get("kind"))
     given = {str(name): value for name, value in arguments.items()}
     for each in find_argument_problems(kind, version if isinstance(version, str) else "", given):
-        yield (*path, "engine", "arguments", each.name), each.message, each.hint, Severity.ERROR, False
+        place: KeyPath = (*path, "engine", "arguments", *((each.name,) if each.name else ()))
+        yield place, each.message, each.hint, Severity(each.severity.value), False
 
 
 # --- this machine -------------------------------------------------------------------------------------------

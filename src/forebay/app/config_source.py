@@ -7,6 +7,8 @@ Size, depth and the number of values (after aliases) are bounded.
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -96,14 +98,36 @@ def read_source_bytes(file: Path) -> bytes:
 
 def parse_source(data: bytes, file: Path | None) -> Source:
     """Raises ConfigInvalid on what is no YAML or no mapping; an empty file is an empty mapping."""
+    text = _decode(data, file)
+    places = _Places(text)
+    with _told_in_plain_words(text, file, places):
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    return _read_root(root, file, places)
+
+
+def parse_documents(data: bytes, file: Path | None) -> list[Source]:
+    """As `parse_source`, of a file that may hold several documents; those without a word are left out."""
+    text = _decode(data, file)
+    places = _Places(text)
+    with _told_in_plain_words(text, file, places):
+        roots = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+    sources = [_read_root(root, file, places) for root in roots]
+    return [source for source in sources if source.data or source.problems]
+
+
+def _decode(data: bytes, file: Path | None) -> str:
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise _invalid(file, line, "not UTF-8 text", "save the file as UTF-8") from None
-    places = _Places(text)
+
+
+@contextmanager
+def _told_in_plain_words(text: str, file: Path | None, places: "_Places") -> Iterator[None]:
+    """Whatever the scanner says becomes a ConfigInvalid."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        yield
     except yaml.reader.ReaderError as error:
         raise _invalid(file, places.line(error.position), *_say(error.reason)) from None
     except yaml.MarkedYAMLError as error:
@@ -113,6 +137,9 @@ def parse_source(data: bytes, file: Path | None) -> Source:
     except (yaml.YAMLError, ValueError, OverflowError, AttributeError, IndexError, KeyError, TypeError):
         # The scanner lets some of these escape, on `%YAML` lines and escapes with impossible numbers.
         raise _invalid(file, None, "is not YAML", "check escapes and lines that start with %") from None
+
+
+def _read_root(root: yaml.Node | None, file: Path | None, places: "_Places") -> Source:
     if root is None:
         return Source(file=file, data={})
     reader = _Reader(file, places)

@@ -41,6 +41,7 @@ from forebay.app.control_tenancy import TenancyRoutes
 from forebay.app.control_watch import ConfigWatch, load_saved_config
 from forebay.app.database import open_database
 from forebay.app.deployer_setup import DeployerParts
+from forebay.app.deployment_setup import make_deployment_routes
 from forebay.app.engine_probe import EngineProbe
 from forebay.app.engine_watch import EngineWatch, load_known
 from forebay.app.live_amounts import LiveAmounts
@@ -130,6 +131,13 @@ class Control:
             ReplicaRoutes(lambda: self.deployments.deployer),
             MatrixRoutes(MatrixRepo(self._database, clock)),
             self._alerts.routes,
+            make_deployment_routes(
+                self._database,
+                self.deployments.repo,
+                self.deployments.store,
+                get_config=lambda: watch.config,
+                get_statuses=self.deployments.deployer.statuses,
+            ),
         )
         foreign = OidcDoor(lambda: watch.config.control.oidc, clock)
         app = create_admin_app(parts, self._plane, Doorkeeper(token, repos.tokens, foreign.identify))

@@ -165,6 +165,8 @@ class ControlPlane:
         async with self._refreshing:
             try:
                 await self._look_at_keys()
+                if self._effective is not None:  # what is not known yet would be taken for gone
+                    await self._effective.prepare()
                 config = self.effective_config
                 snapshot = await asyncio.to_thread(self._compile, config, self._keys)
                 if self._engines is not None:  # what nobody has written

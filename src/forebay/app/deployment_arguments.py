@@ -1,20 +1,18 @@
 """Arguments of engines that a manifest must not give: what Forebay sets itself, and what a version refuses.
 
-Each is told with the setting to use instead.  Pure, and never starts an engine.
+The first is told with the setting to use instead.  Never starts an engine: what a version accepts has been
+written down.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from pydantic import TypeAdapter, ValidationError
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArgumentProblem:
-    name: str
-    message: str
-    hint: str
+from forebay.app.config_deployments import ArgumentValue
+from forebay.engines.arguments import ArgumentProblem, check_arguments
 
-
+_VALUE: Final[TypeAdapter[Any]] = TypeAdapter(ArgumentValue)
 _BY_FOREBAY: Final = "Forebay chooses it: leave it out"
 #: Arguments that Forebay sets itself, with the setting to use instead.
 _OWN_EVERYWHERE: Final[Mapping[str, str]] = {
@@ -62,13 +60,20 @@ _OWN: Final[Mapping[str, Mapping[str, str]]] = {
 def find_argument_problems(
     kind: str, version: str, arguments: Mapping[str, Any]
 ) -> Iterator[ArgumentProblem]:
-    """What is wrong with the arguments of an engine; its kind and their types have been looked at.
+    """What is wrong with the arguments of an engine; those of a wrong type are passed over.
 
     Args:
         version: of the engine; empty: whichever is there.
     """
     own = {**_OWN_EVERYWHERE, **_OWN.get(kind, {})}
-    for name in arguments:
+    others = {}
+    for name, value in arguments.items():
         hint = own.get(name.replace("_", "-").lower())
         if hint is not None:
             yield ArgumentProblem(name=name, message="Forebay sets this argument itself", hint=hint)
+            continue
+        try:
+            others[name] = _VALUE.validate_python(value)
+        except ValidationError:
+            continue  # which the setting itself reports
+    yield from check_arguments(kind, version, others)

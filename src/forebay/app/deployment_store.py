@@ -53,6 +53,13 @@ class DeploymentStore:
         """What callers may ask of each one's model, where the file does not say."""
         return self._endpoints
 
+    async def prepare(self) -> None:
+        """Looks, unless it has.  Raises StoreError while the database refuses."""
+        if not self.is_known and self._repo is not None:
+            await asyncio.to_thread(self._repo.find_last_change)
+        if not self.is_known:
+            await self.poll()
+
     async def poll(self) -> bool:
         """Looks for changes; whether there was one.  While the database refuses, what is known holds."""
         config = self._get_config()

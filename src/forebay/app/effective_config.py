@@ -27,6 +27,10 @@ class EffectiveConfig:
         self._seen: tuple[Config, tuple[Deployment, ...], Serving] | None = None
         self._expanded: Config | None = None
 
+    async def prepare(self) -> None:
+        """Sees to it that what is to run is known.  Raises StoreError while the database refuses."""
+        await self.store.prepare()
+
     async def poll(self) -> bool:
         """Looks for changes of what is to run or serves; whether there was one."""
         has_changed = await self.store.poll()

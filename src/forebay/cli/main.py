@@ -15,6 +15,7 @@ import typer
 from forebay.cli.alert_commands import alerts_app
 from forebay.cli.batch_commands import batch_app
 from forebay.cli.bench_commands import bench
+from forebay.cli.deployment_commands import apply, delete, deployments, diff, rollback
 from forebay.cli.env_commands import env_app
 from forebay.cli.key_commands import keys_app
 from forebay.cli.ledger_commands import ledger_app
@@ -365,6 +366,8 @@ app.add_typer(matrix_app, name="matrix")
 app.command()(fleet)
 app.command()(bench)
 app.command()(logs)
+for command in (apply, diff, deployments, rollback, delete):
+    app.command()(command)
 
 
 def run() -> None:
