@@ -124,11 +124,14 @@ def create_admin_app(parts: Iterable[Routes], plane: ControlPlane, doorkeeper: D
     )  # fmt: skip
     for part in parts:
         part.install(app)
-    document = _make_document(app)
+    document: list[dict[str, Any]] = []
 
+    # Made for the first who asks: it takes longer than all else of a start, and most never ask.
     @app.get("/admin/v1/openapi.json", include_in_schema=False)
     async def get_openapi_document() -> dict[str, Any]:
-        return document
+        if not document:
+            document.append(await asyncio.to_thread(_make_document, app))
+        return document[0]
 
     @app.get("/healthz", include_in_schema=False)
     async def get_health() -> Health:
