@@ -22,9 +22,9 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     # Small: the tests' machine has other things to do.
-    small = {"num_cpus": options.cpus, "object_store_memory": 80 << 20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=small)
-    del small["include_dashboard"]
+    small = {"num_cpus": options.cpus, "memory": 2 << 30, "object_store_memory": 80 << 20}
+    head = small | {"include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = [cluster.add_node(**small) for _ in range(options.nodes - 1)]
     cluster.wait_for_nodes()
     print("ready", cluster.address, flush=True)

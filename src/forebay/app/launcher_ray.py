@@ -7,6 +7,7 @@ after it has ended; in between, what runs on the cluster goes on.
 import asyncio
 import json
 import os
+import re
 import socket
 import sys
 from asyncio.subprocess import DEVNULL
@@ -25,6 +26,8 @@ from forebay.engines.model import LauncherError
 
 CONNECT_S: Final = 90.0  #: Ray's import and its way into a cluster on a busy machine
 ANSWER_S: Final = 60.0
+PORT_S: Final = 5.0
+_HOST_AND_PORT: Final = re.compile(r"(ray://)?(?P<host>[^/]+):(?P<port>[0-9]{1,5})")
 LINE_MAX: Final = 16 << 20
 
 
@@ -100,8 +103,9 @@ class RayLauncher:
     async def _connect(self) -> "_Bridge":
         if self._bridge is not None:
             await self._bridge.close()
-        ours, theirs = socket.socketpair()
         access = self._access
+        await _check_port(access.address)
+        ours, theirs = socket.socketpair()
         with theirs:
             self._log.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -131,6 +135,26 @@ class RayLauncher:
                 "See that `ray status` works there, and that Ray is installed in `launchers.ray.python`."
             )
         return bridge
+
+
+async def _check_port(address: str) -> None:
+    """Sees that somebody listens there: Ray itself would try for minutes.
+
+    Raises:
+        LauncherError
+    """
+    found = _HOST_AND_PORT.fullmatch(address)
+    if found is None:
+        return
+    try:
+        async with asyncio.timeout(PORT_S):
+            _, writer = await asyncio.open_connection(found["host"].strip("[]"), int(found["port"]))
+    except (OSError, TimeoutError) as error:
+        raise LauncherError(
+            f"the Ray cluster at {address!r} can't be reached: {error or 'no answer'}. "
+            "See that `ray status` works there, and set `launchers.ray.address`."
+        ) from None
+    writer.close()
 
 
 class _Bridge:
