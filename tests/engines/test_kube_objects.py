@@ -34,7 +34,7 @@ VLLM = EngineSpec(
     kind="vllm",
     version="0.32.0",
     model="hf://example/model",
-    arguments={"max-model-len": 1024, "enforce-eager": True, "stop": ("a", "b"), "quiet": False},
+    arguments={"enforce-eager": True, "stop": ("a", "b"), "quiet": False},
     adapters={"polite": "hf://example/polite"},
 )
 VERSIONS = ("1.30", "1.34", "1.37")
@@ -141,6 +141,7 @@ def test_a_container_is_watched_limited_and_given_its_address() -> None:
         ({"resources": Resources(gpus=0.5)}, PLACE, "whole ones"),
         ({}, ClusterPlace(), "launchers.kubernetes.images.llamacpp"),
         ({"spec": EngineSpec(name="m", kind="vllm")}, PLACE, "engine.version"),
+        ({"spec": VLLM}, PLACE, "LLMInferenceService alone"),
     ],
 )
 def test_what_can_not_be_put_on_a_cluster_is_said(
@@ -151,7 +152,8 @@ def test_what_can_not_be_put_on_a_cluster_is_said(
 
 
 def test_the_version_of_an_engine_names_its_image() -> None:
-    workload = render_revision(make(spec=VLLM), (0,), PLACE, plan_any)[0]
+    spec = msgspec.structs.replace(VLLM, model="/models/m", adapters={})
+    workload = render_revision(make(spec=spec), (0,), PLACE, plan_any)[0]
     image = workload["spec"]["template"]["spec"]["containers"][0]["image"]
     assert image == "vllm/vllm-openai:v0.32.0"
 
@@ -181,7 +183,9 @@ def test_an_llm_inference_service_names_model_adapters_and_arguments() -> None:
     }
     container = found["spec"]["template"]["containers"][0]
     assert container["name"] == "main"
-    assert container["args"] == ["--max-model-len=1024", "--enforce-eager", "--stop", "a", "b"]
+    assert container["args"][:2] == ["--max-model-len=8192", "--max-num-seqs=4"]
+    assert not [each for each in container["args"] if "served-model-name" in each or "lora" in each]
+    assert container["args"][-5:] == ["--enforce-eager", "--stop", "a", "b", "--no-quiet"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from forebay.app.config_engines import AdapterName
+from forebay.app.config_launchers import KubernetesConfig, RayConfig
 from forebay.app.config_values import (
     Label,
     ModelName,
@@ -292,6 +293,12 @@ class LaunchersConfig(Section):
     )
     resources: ResourcesConfig = Field(
         default=ResourcesConfig(), description="What one replica is given, where its deployment doesn't say."
+    )
+    kubernetes: KubernetesConfig = Field(
+        default=KubernetesConfig(), description="The cluster of deployments with `launcher: kubernetes`."
+    )
+    ray: RayConfig = Field(
+        default=RayConfig(), description="The cluster of deployments with `launcher: ray`."
     )
 
 

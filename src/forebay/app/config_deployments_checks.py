@@ -130,6 +130,10 @@ def _check_files(path: KeyPath, manifest: Mapping[str, Any], folder: Path) -> It
 
 
 def _check_weights(path: KeyPath, folder: Path, source: str, kind: str) -> Iterator[Found]:
+    if "://" in source:
+        hint = "give their path, or run it elsewhere: `launcher: kubernetes`"
+        yield path, "processes of this machine read weights from its disk", hint, Severity.ERROR, False
+        return
     place = _resolve(folder, source)
     if place is None:
         return

@@ -49,6 +49,8 @@ def _resolve_weights(value: str, info: ValidationInfo) -> str:
         if name not in EMBEDDED_MODELS:
             raise ValueError(f"no embedded model of that name; there is {', '.join(EMBEDDED_MODELS)}")
         return value
+    if re.match(r"[a-z0-9]+://", value):
+        return value  # what a cluster fetches
     return str(_resolve_path(Path(value), info))
 
 

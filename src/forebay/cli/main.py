@@ -60,6 +60,28 @@ def main(
 
 @app.command()
 @guard
+def render(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[DEPLOYMENT]...", help="Which; all without any.")
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option("--as", metavar="FORM", help="`kubernetes`, `kserve` or `kserve-llm`."),
+    ] = "kubernetes",
+    config: ConfigFile = None,
+) -> Outcome:
+    """Print deployments as objects of Kubernetes or KServe, in YAML.
+
+    For whoever applies them by other means; `launcher: kubernetes` has Forebay do it.
+    """
+    from forebay.cli.render import render as run
+
+    return run(find_file(context, config), names or [], form)
+
+
+@app.command()
+@guard
 def up(
     context: typer.Context,
     config: ConfigFile = None,

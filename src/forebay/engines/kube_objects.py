@@ -85,6 +85,16 @@ def find_image(spec: EngineSpec, place: ClusterPlace) -> str:
     return image.replace("{version}", spec.version)
 
 
+def check_weights(spec: EngineSpec) -> None:
+    """Raises LauncherError where nobody would fetch the weights: engines of ours ask nobody for any."""
+    for weights in (spec.model, *spec.adapters.values()):
+        if "://" in weights:
+            raise LauncherError(
+                f"{weights!r} is fetched by KServe's LLMInferenceService alone. Put it onto the volume of "
+                "`launchers.kubernetes.weights_claim`, and give its path there."
+            )
+
+
 def render_revision(
     replica: Replica, wanted: Sequence[int], place: ClusterPlace, plan: Plan = plan_engine
 ) -> list[Object]:
@@ -103,6 +113,7 @@ def render_revision(
             f"{replica.deployment!r} can't name anything on Kubernetes. Give the deployment a shorter name: "
             "at most 40 small letters, digits and dashes, a letter first."
         )
+    check_weights(replica.spec)
     return [
         render_workload(replica, wanted, place, plan),
         render_service(replica.deployment, replica.revision, place),

@@ -8,6 +8,8 @@ Fields: `serving.kserve.io/v1beta1` and `v1alpha2` of KServe 0.21.
 
 from typing import Any, Final
 
+import msgspec
+
 from forebay.engines.deployment import Deployment, Replica
 from forebay.engines.kube_objects import (
     CONTAINER,
@@ -15,12 +17,14 @@ from forebay.engines.kube_objects import (
     ClusterPlace,
     Object,
     Plan,
+    check_weights,
     render_revision,
     render_scaler,
     render_workload,
 )
 from forebay.engines.model import LauncherError
 from forebay.engines.plan import plan_engine
+from forebay.engines.vllm_options import compose_vllm_options
 
 LLM_KIND: Final = "vllm"  #: the engine that an `LLMInferenceService` runs
 #: Requests that wait, by kind of engine, as prometheus-adapter names them: without a colon.
@@ -60,6 +64,7 @@ def render_manifests(deployment: Deployment, place: ClusterPlace, plan: Plan = p
 
 def render_inference_service(deployment: Deployment, place: ClusterPlace, plan: Plan = plan_engine) -> Object:
     """KServe's `InferenceService` with the engine as a custom container."""
+    check_weights(deployment.spec)
     pod = _render_pod(deployment, place, plan)
     pod["containers"][0]["name"] = "kserve-container"  # by which KServe knows the one that serves
     predictor = {"minReplicas": deployment.replicas_min, "maxReplicas": deployment.replicas_max, **pod}
@@ -125,15 +130,9 @@ def _render_pod(deployment: Deployment, place: ClusterPlace, plan: Plan) -> dict
 
 
 def _list_arguments(deployment: Deployment) -> list[str]:
-    arguments = []
-    for name, value in deployment.spec.arguments.items():
-        if value is True:
-            arguments.append(f"--{name}")
-        elif isinstance(value, tuple):
-            arguments += [f"--{name}", *map(str, value)]
-        elif value is not False:
-            arguments.append(f"--{name}={value}")
-    return arguments
+    """Of vLLM, less what KServe says itself: address, weights, name and adapters."""
+    options = compose_vllm_options(msgspec.structs.replace(deployment.spec, adapters={}))
+    return [each for each in options if not each.startswith("--served-model-name=")]
 
 
 def _find_uri(weights: str, name: str) -> str:
