@@ -237,7 +237,7 @@ def test_what_needs_a_restart_is_named(start: Start) -> None:
         "engines.minilm-l6-v2",
     ]
     assert shown["engines_missing"] == ["big"]
-    assert control.model_names() == ["new", "one", "two"]
+    control.wait_for(lambda: control.model_names() == ["new", "one", "two"])
     targets = control.get("/admin/v1/models").json()["data"][0]["targets"]
     assert [target["id"] for target in targets] == ["new@smollm2-135m"]
     for name in ("gateway.port", "engines.big"):
