@@ -1,6 +1,7 @@
 """When a connection serves again, and that a request is never sent twice nor answered by another's answer."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from upstream_rig import (
@@ -366,3 +367,23 @@ def test_a_connection_in_the_pool_is_marked_so() -> None:
             await wire.read_end()
 
     run(scenario)
+
+
+def test_an_address_that_no_table_names_is_forgotten_once_it_has_no_connection() -> None:
+    async def scenario() -> None:
+        async with ScriptedUpstream(echo) as upstream:
+            with origin_at(upstream.url) as (client, origin):
+                assert (await ask(origin, "one"))[0] == 200
+                other = client.origin(replace(origin.address, port=1), 5)
+                client.keep_only([])
+                assert client.origin(origin.address, 100) is origin, "its connection may serve again"
+                assert client.origin(other.address, 5) is not other
+                for connection in tuple(origin._open):
+                    connection.abort()
+                await until(lambda: not origin.open_connections)
+                client.keep_only([origin])
+                assert client.origin(origin.address, 100) is origin
+                client.keep_only([])
+                assert client.origin(origin.address, 100) is not origin
+
+    run(scenario, "uvloop")

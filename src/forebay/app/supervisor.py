@@ -295,7 +295,8 @@ class Supervisor:
             child.roll_failure = "it ended meanwhile"
         if successor is not None:
             stop_signal = child.spec.retire_signal if event is ChildEvent.PROBED else signal.SIGKILL
-            task = asyncio.ensure_future(_see_off(successor, stop_signal, child.spec.stop_deadline_s))
+            assert self._group is not None
+            task = self._group.create_task(_see_off(successor, stop_signal, child.spec.stop_deadline_s))
             self._retired[task] = child, successor
             task.add_done_callback(self._retired.pop)
         child.rolled.set()
@@ -372,11 +373,14 @@ class Supervisor:
 
 
 async def _see_off(process: ChildProcess, stop_signal: int, deadline_s: float) -> None:
-    """Asks a process to end, and sees to it that it does."""
+    """Asks a process to end, and sees to it that it does; cancelled, it ends it at once."""
     process.send_signal(stop_signal)
     try:
         async with asyncio.timeout(deadline_s):
             await process.wait()
+    except asyncio.CancelledError:
+        process.kill_group()
+        raise
     except TimeoutError:
         process.kill_group()
         await process.wait()

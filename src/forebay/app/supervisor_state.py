@@ -49,6 +49,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     config_file: str | None = None  #: that all was started with; None where the defaults apply
     rolls: int = 0  #: rolling restarts that have ended
     roll: str = ""  #: what became of the last one: `running`, `done`, or why it was given up
+    #: when the last one that has ended had begun, 0 if none has; None of a version that does not say
+    roll_began_s: float | None = None
+    roll_ended: str = ""  #: what became of that one
     version: int = 1
 
     @property

@@ -36,8 +36,6 @@ from forebay.app.supervisor_policy import SERVING, ChildState, describe_exit
 from forebay.app.supervisor_process import LOG_MAX_BYTES, read_log_tail
 from forebay.app.supervisor_socket import format_url, open_listener, reserve_engine_port
 from forebay.app.supervisor_state import (
-    ROLL_DONE,
-    ROLL_RUNS,
     ROLL_SIGNAL,
     ChildStatus,
     RunState,
@@ -56,6 +54,7 @@ from forebay.app.up_children import (
 )
 from forebay.app.up_display import Display, Welcome
 from forebay.app.up_question import stream_answer
+from forebay.app.up_rolls import Rolls
 from forebay.core.errors import ForebayError
 from forebay.core.routes import Endpoint
 from forebay.engines.model import EXIT_REFUSED
@@ -139,14 +138,15 @@ class _Run:
         self._failure: StartFailed | None = None
         self._signals = 0
         self._telling: asyncio.Task[None] | None = None
-        self._rolling: asyncio.Task[None] | None = None
-        self._rolls, self._roll = 0, ""
         self._supervisor = Supervisor(
             plan_children(config, place),
             logs=config.logs_path,
             mark=mark,
             clock=self._clock,
             on_change=self._absorb_change,
+        )
+        self._rolls = Rolls(
+            self._supervisor, lambda: self._clock.wall_ns() / 1e9, self._absorb_change, self._display.say
         )
         self._replicas = ReplicaKeeper(
             run=config.run_path,
@@ -163,17 +163,17 @@ class _Run:
             # `nohup` has it ignored, and that is what was asked for.
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._take_signal)
-        loop.add_signal_handler(ROLL_SIGNAL, self._begin_roll)
+        loop.add_signal_handler(ROLL_SIGNAL, self._rolls.ask)
         async with asyncio.TaskGroup() as group:
             supervising = group.create_task(self._supervisor.run())
             keeping = group.create_task(self._replicas.run())
+            group.create_task(self._rolls.run())
             self._telling = group.create_task(self._tell(question))
             await supervising
             self._telling.cancel()
             self._replicas.stop()  # only now: the workers needed them until they had drained
             await keeping
-            if self._rolling is not None:
-                await self._rolling
+            self._rolls.ask()
         if self._failure is not None:
             raise self._failure
         if self._signals >= ENDING_AT_ONCE:
@@ -201,26 +201,6 @@ class _Run:
         self._stop()
         self._display.say(f"{inflight} Ctrl-C again ends at once.")
 
-    def _begin_roll(self) -> None:
-        """A rolling restart of the workers was asked for; one at a time."""
-        if self._rolling is None or self._rolling.done():
-            self._rolling = asyncio.ensure_future(self._roll_workers())
-
-    async def _roll_workers(self) -> None:
-        names = [each.name for each in self._supervisor.statuses if is_worker(each.name)]
-        logger.info("rolling restart of %d workers", len(names))
-        self._roll = ROLL_RUNS
-        self._absorb_change()
-        failure = await self._supervisor.roll(names)
-        self._rolls += 1
-        self._roll = failure or ROLL_DONE
-        self._absorb_change()
-        if failure:
-            logger.error("the rolling restart was given up: %s", failure)
-            self._display.say(f"The rolling restart was given up: {failure}", "red")
-        elif not self._supervisor.stopping:
-            self._display.say("The workers were started anew, one after the other.")
-
     def _stop(self) -> None:
         self._supervisor.stop()
         # The workers hold the sockets still; when they let go, callers are refused and don't wait in vain.
@@ -238,8 +218,10 @@ class _Run:
             children=self._supervisor.statuses,
             stopping=self._supervisor.stopping,
             config_file=str(self._config.file) if self._config.file else None,
-            rolls=self._rolls,
-            roll=self._roll,
+            rolls=self._rolls.count,
+            roll=self._rolls.now,
+            roll_began_s=self._rolls.began_s,
+            roll_ended=self._rolls.ended,
         )
         try:
             save_run_state(self._config.state_path, state)

@@ -39,6 +39,7 @@ def restart(file: Path | None) -> Outcome:
         raise Failure("the Forebay that runs here is of a version that knows no rolling restart", hint=hint)
     before = {child.name: child.pid for child in state.children if is_worker(child.name)}
     console = Console(stderr=True)
+    asked_s = time.time()
     try:
         os.kill(state.pid, ROLL_SIGNAL)
     except PermissionError:
@@ -52,18 +53,30 @@ def restart(file: Path | None) -> Outcome:
             now = load_live_state(path)
             if now is None or now.pid != state.pid or now.stopping:
                 raise Failure("Forebay ended meanwhile", hint="see supervisor.log")
-            if now.rolls > state.rolls and now.roll != ROLL_RUNS:
+            result = _find_result(now, state, asked_s)
+            if result:
                 break
             if now.roll != ROLL_RUNS and time.monotonic() > deadline:
                 raise Failure("the Forebay that runs here has not begun", hint="see supervisor.log")
             progress.update(task, completed=_count_new(now, before))
             time.sleep(LOOK_S)
-    if now.roll != ROLL_DONE:
+    if result != ROLL_DONE:
         hint = "the workers that run go on; see the log of the one that is named"
-        raise Failure(f"the rolling restart was given up: {now.roll}", hint=hint)
+        raise Failure(f"the rolling restart was given up: {result}", hint=hint)
     with suppress(BrokenPipeError):
         print(paint(f"{_count_new(now, before)} workers were started anew", "green"))
     return Outcome.OK
+
+
+def _find_result(now: RunState, before: RunState, asked_s: float) -> str:
+    """What became of a restart that began after it was asked for; nothing while none has ended.
+
+    One that was under way then is somebody else's: its first workers may have been started before what this
+    one is for.
+    """
+    if now.roll_began_s is None:  # a version that does not say
+        return now.roll if now.rolls > before.rolls and now.roll != ROLL_RUNS else ""
+    return now.roll_ended if now.roll_began_s >= asked_s else ""
 
 
 def _count_new(state: RunState, before: dict[str, int | None]) -> int:

@@ -81,6 +81,7 @@ def build_state(
         unknown=cells.endpoint("", ""),
         trouble=loads.trouble,
     )
+    client.keep_only(target.origin for target in targets.values())
     loads.commit(parts, now)  # last: a snapshot that is refused leaves the counts of the one in force alone
     return state
 

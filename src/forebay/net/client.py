@@ -11,6 +11,7 @@ import re
 import socket
 import ssl
 from collections import deque
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from forebay.core.errors import (
@@ -118,6 +119,11 @@ class Origin:
     @property
     def is_resolving(self) -> bool:
         return self._dialer is not None and self._dialer.is_resolving
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has a connection, or somebody waits for one."""
+        return bool(self._open or self._connecting or self.is_resolving)
 
     def pop_idle(self) -> Connection | None:
         """A kept-alive connection that is fit for use, the one used last, or None."""
@@ -319,6 +325,14 @@ class Client:
         origin.connections_max = connections_max
         origin.trust(tls)
         return origin
+
+    def keep_only(self, origins: Iterable[Origin]) -> None:
+        """Forgets origins that are not among these and have nothing under way.  To be called with each table:
+        what still has a connection then goes with a later one."""
+        kept = set(origins)
+        for name, origin in tuple(self._origins.items()):
+            if origin not in kept and not origin.is_busy:
+                del self._origins[name]
 
     def _open_context(self, address: Address) -> ssl.SSLContext:
         """One for all that trust and show the same: the system's certificates take a megabyte and many

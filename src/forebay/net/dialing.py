@@ -197,6 +197,7 @@ class Dialer:
         been given up it delays nobody else.
         """
         if self._lookup is None or self._lookup.done():
+            # In nobody's group: it serves all who wait, outlives each of them, and can't be cancelled.
             self._lookup = self._loop.create_task(self._look_up())
             self._lookup.add_done_callback(_take_note)
             self._asked_at = self._loop.time()
