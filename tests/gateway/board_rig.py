@@ -10,10 +10,9 @@ from typing import Any, Self
 import httpx
 import msgspec
 
-from forebay.app.board_server import BoardServer, Fleet
+from forebay.app.board_server import BoardServer, JoinFleet
 from forebay.core.engine_load import EngineLoad
 from forebay.core.routes import Choosing, Endpoint, Order, Route, Target
-from forebay.gateway.policy.merging import Merging
 from forebay.testing.gateway import TEST_KEY, GatewayProcess
 from forebay.testing.threaded import ThreadedUpstream
 from forebay.testing.upstream import Answer
@@ -25,7 +24,7 @@ CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "
 class BoardThread:
     """A board in a thread of its own."""
 
-    def __init__(self, folder: Path, join_fleet: Callable[[Merging], Fleet] | None = None) -> None:
+    def __init__(self, folder: Path, join_fleet: JoinFleet | None = None) -> None:
         self.path = folder / "run" / "board.sock"
         self._join_fleet = join_fleet
         self._loop = asyncio.new_event_loop()
@@ -75,7 +74,7 @@ class Machine:
         folder: Path,
         stack: ExitStack,
         upstreams: dict[str, ThreadedUpstream] | None = None,
-        join_fleet: Callable[[Merging], Fleet] | None = None,
+        join_fleet: JoinFleet | None = None,
     ) -> None:
         self.folder = folder
         self.stack = stack

@@ -1,6 +1,7 @@
 """Two machines that share loads over a real Valkey: each with a board, and a real worker at it."""
 
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +14,14 @@ from board_rig import Machine, make_route
 import redis_server as redis_servers
 from forebay.app.board_fleet import BoardFleet
 from forebay.app.board_server import FleetState
+from forebay.core.limits import QueueRules
 from forebay.core.routes import Affinity, Route
 from forebay.gateway.place_names import PlaceNames
 from forebay.gateway.policy.machines import SILENCE_MAX_S
 from forebay.testing.answers import json_answer
 from forebay.testing.openai import chat_completion, rate_limited, well_behaved
 from forebay.testing.recorded import RecordedRequest
-from forebay.testing.steps import Gate, Script, Wait
+from forebay.testing.steps import Gate, Script, Sleep, Wait
 from forebay.testing.threaded import ThreadedUpstream
 from forebay.testing.upstream import Answer
 from redis_server import RedisServer
@@ -43,6 +45,13 @@ def read_state(machine: Machine) -> FleetState:
     return state
 
 
+def slow(seconds: float) -> Answer:
+    def choose(request: RecordedRequest) -> Script:
+        return [Sleep(seconds), *(GOOD(request) if callable(GOOD) else GOOD)]
+
+    return choose
+
+
 class Pair:
     """Two machines with the same upstreams."""
 
@@ -54,7 +63,7 @@ class Pair:
                 folder / name,
                 stack,
                 upstreams,
-                lambda merging, name=name: BoardFleet(lambda: url, fleet, name, merging, 1),
+                lambda merging, dealing, name=name: BoardFleet(lambda: url, fleet, name, merging, dealing, 1),
             )
             for name in ("one", "other")
         ]
@@ -133,6 +142,28 @@ def test_h6_what_a_provider_says_of_its_quota_is_known_on_the_other_machine(pair
     worker = pair.other.workers[0]
     worker.until(lambda: pair.other.explain(0)["cloud"]["quota_used"] is not None, 30)
     assert pair.other.explain(0)["cloud"]["quota_used"] == pytest.approx(0.75, abs=0.2)
+
+
+def test_a_machine_that_waits_gets_its_part_though_another_keeps_all_places_busy(pair: Pair) -> None:
+    """Whatever gets free there the other machine would fill at once, with those that wait there."""
+    own = pair.one.add("own", slow(0.2), tier="provisioned", requests_max=2)
+    pair.start(make_route(own, queue=QueueRules()))
+    is_over = threading.Event()
+
+    def keep_busy() -> None:
+        while not is_over.is_set():
+            pair.one.ask(0, x_forebay_wait="30")
+
+    with ThreadPoolExecutor(8) as pool:
+        try:
+            busy = [pool.submit(keep_busy) for _ in range(6)]
+            pair.wait_requests(pair.other, 2)
+            answers = [pair.other.ask(0, x_forebay_wait="25") for _ in range(3)]
+        finally:
+            is_over.set()
+        assert [answer.status_code for answer in answers] == [200] * 3
+        for each in busy:
+            each.result()
 
 
 def test_the_loads_of_a_machine_whose_control_plane_was_killed_vanish_in_time(pair: Pair) -> None:

@@ -20,6 +20,7 @@ import msgspec
 from forebay.app.board_server import FleetState
 from forebay.app.quota_script import make_prefix
 from forebay.app.redis_link import RedisLink
+from forebay.gateway.policy.dealing import Dealing
 from forebay.gateway.policy.machines import Machines, Message
 from forebay.gateway.policy.merging import Merging
 
@@ -45,15 +46,23 @@ class BoardFleet:
         fleet: the name that all machines use.
         name: of this machine, for people.
         merging: holds what all workers have, those of other machines among them.
+        dealing: knows for what those of this machine wait, and is told of others who wait for the same.
         workers: that are to run on this machine.
     """
 
     def __init__(
-        self, find_url: Callable[[], str], fleet: str, name: str, merging: Merging, workers: int
+        self,
+        find_url: Callable[[], str],
+        fleet: str,
+        name: str,
+        merging: Merging,
+        dealing: Dealing,
+        workers: int,
     ) -> None:
         prefix = make_prefix(fleet)
         self._link = RedisLink(find_url, SCRIPT, SCRIPT_SHA, prefix, f"{prefix}:board", "loads")
         self._merging = merging
+        self._dealing = dealing
         self._machines = Machines(secrets.token_hex(8), name[:NAME_CHARS_MAX], merging)
         self._workers = workers
         self._tasks: list[asyncio.Task[None]] = []
@@ -113,6 +122,8 @@ class BoardFleet:
         """To be called some times a second: what is silent is unknown."""
         for name in self._machines.sweep(self._now()):
             logger.warning("the machine %s says nothing any more; its loads are unknown now", name)
+        wants = [(machine.workers, machine.wants) for machine in self._machines.list_machines()]
+        self._dealing.share_with(wants, self._merging.own_size, self._now())
 
     # --- the line -------------------------------------------------------------------------------------------
 
@@ -141,7 +152,7 @@ class BoardFleet:
         while True:
             await asyncio.sleep(TELL_S)
             if self._link.is_up:  # else it stays news
-                for message in self._machines.take(self._now()):
+                for message in self._machines.take(self._now(), self._dealing.list_wants()):
                     self._link.call(self._make_call(message), _ignore)
                     self._told += 1
 

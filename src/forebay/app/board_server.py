@@ -78,6 +78,9 @@ class Fleet(Protocol):
         """To be called some times a second: what is silent is unknown."""
 
 
+JoinFleet = Callable[[Merging, Dealing], Fleet]
+
+
 class BoardServer:
     """See the module.
 
@@ -86,12 +89,12 @@ class BoardServer:
         join_fleet: makes the line to the boards of other machines; None for a machine alone.
     """
 
-    def __init__(self, path: Path, join_fleet: Callable[[Merging], Fleet] | None = None) -> None:
+    def __init__(self, path: Path, join_fleet: JoinFleet | None = None) -> None:
         self._engines: dict[str, EngineNews] = {}
         self._fresh: dict[str, EngineNews] = {}  # published since the workers were told
         self._merging = Merging()
-        self._fleet = None if join_fleet is None else join_fleet(self._merging)
         self._dealing = Dealing()
+        self._fleet = None if join_fleet is None else join_fleet(self._merging, self._dealing)
         self._deal_timer: asyncio.TimerHandle | None = None
         self._lines = WorkerLines(path, "loads", decode_from_worker, self)
         self._told: dict[str, tuple[float, int, int]] = {}  # when a worker was told last, and of how many
@@ -220,9 +223,9 @@ class BoardServer:
     def _tell_workers(self) -> None:
         now = self._now()
         engines, self._fresh = tuple(self._fresh.values()), {}
-        self._dealing.deal(now)
         if self._fleet is not None:
             self._fleet.sweep()
+        self._dealing.deal(now)
         for name, line in tuple(self._lines.by_worker.items()):
             if now > line.heard_at + SILENCE_MAX_S or line.is_behind:
                 logger.warning("a gateway worker is silent or does not read; its loads are unknown now")

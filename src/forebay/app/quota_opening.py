@@ -6,10 +6,9 @@ An address with a password is only ever a reference, read anew for each connecti
 import os
 import secrets
 import socket
-from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
-from forebay.app.board_server import Fleet
+from forebay.app.board_server import JoinFleet
 from forebay.app.config import Config
 from forebay.app.quota_authority import Authority
 from forebay.app.quota_local import LocalAuthority
@@ -17,7 +16,6 @@ from forebay.app.quota_state import QuotaState
 from forebay.app.redaction import redactor
 from forebay.app.secret_refs import read_secret
 from forebay.core.clock import Clock
-from forebay.gateway.policy.merging import Merging
 
 SCHEMES = ("redis", "rediss", "unix")
 
@@ -33,15 +31,15 @@ def open_authority(config: Config, clock: Clock) -> Authority:
     return RedisAuthority(lambda: find_address(config), config.limits.fleet, name, clock)
 
 
-def open_fleet(config: Config) -> Callable[[Merging], Fleet] | None:
+def open_fleet(config: Config) -> JoinFleet | None:
     """What makes the line to the boards of the machines that share limits; None for a machine alone."""
     if config.limits.authority is None:
         return None
     from forebay.app.board_fleet import BoardFleet
 
     fleet, workers = config.limits.fleet, config.gateway.workers or len(os.sched_getaffinity(0))
-    return lambda merging: BoardFleet(
-        lambda: find_address(config), fleet, socket.gethostname(), merging, workers
+    return lambda merging, dealing: BoardFleet(
+        lambda: find_address(config), fleet, socket.gethostname(), merging, dealing, workers
     )
 
 

@@ -8,16 +8,21 @@ when they tell, and who lacks nothing keeps what it has.
 Where more is wanted than there is, each that wants any gets a place, and the rest goes by how many requests
 each has, so that these wait equally long wherever they came to.  Where there are fewer places than workers
 that want one, they take turns.  It counts and sends nothing.
+
+Where workers of other machines wait for a pool of which they have less than is their part, the workers here
+fill no more than what is theirs (`find_part`).
 """
 
 from collections.abc import Iterable, Sequence
 from math import ceil, log2
 
-from forebay.gateway.policy.news import Allotment, Claim, Need
+from forebay.gateway.policy.news import Allotment, Claim, Need, PoolWant
 
 TURN_S = 0.5  #: after which workers take turns at what can't be divided
 AGAIN_S = 1.0  #: after which a worker that does not say that it goes by what it was dealt is told again
+LEAVE_S = 1.0  #: for which a machine leaves the next place to another, where there are fewer than machines
 POOLS_MAX = 20_000  #: of one worker
+TINY = 1e-9  #: what a share of a whole number may be off
 
 
 class _Hand:
@@ -41,6 +46,8 @@ class Dealing:
         self._changed: set[int] = set()
         self._open: set[int] = set()  # pools of which more is wanted than there is, or somebody has to answer
         self._turn = 0
+        self._parts: dict[int, float] = {}  # of pools for which others wait: what is this machine's
+        self._left_until: dict[int, float] = {}  # of pools whose next place is another machine's
 
     def leave(self, name: str) -> None:
         """Nothing of a worker counts any more."""
@@ -83,6 +90,46 @@ class Dealing:
             self._changed.discard(pool)
             self._open.discard(pool)
 
+    def list_wants(self) -> tuple[PoolWant, ...]:
+        """Pools for which workers here wait, and how much they have of each."""
+        wants = []
+        for pool, hands in self._pools.items():
+            needs = [hand.claim.requests for hand in hands.values()]
+            if any(need.waiting for need in needs):
+                wants.append(PoolWant(pool, sum(need.used for need in needs)))
+        return tuple(wants)
+
+    def share_with(
+        self, machines: Iterable[tuple[int, Iterable[PoolWant]]], workers: int, now: float
+    ) -> None:
+        """From now on workers here fill no more than their part of what those of other machines wait for.
+
+        Args:
+            machines: of each its workers, and what they wait for.
+            workers: of this machine.
+        """
+        wanted: dict[int, list[tuple[int, int]]] = {}
+        for theirs, wants in machines:
+            for want in wants:
+                if want.pool in self._pools:
+                    wanted.setdefault(want.pool, []).append((theirs, want.used))
+        parts = {}
+        for pool, others in wanted.items():
+            needs = [hand.claim.requests for hand in self._pools[pool].values()]
+            capacity = int(min(need.capacity for need in needs))
+            used = sum(need.used for need in needs)
+            has_had = used > 0 or now < self._left_until.get(pool, 0.0)
+            part = find_part(capacity, workers, others, has_had=has_had)
+            if part is not None:
+                parts[pool] = part
+            if used:
+                self._left_until[pool] = now + LEAVE_S
+        pools = parts.keys() | self._parts.keys()
+        self._changed |= {pool for pool in pools if parts.get(pool) != self._parts.get(pool)}
+        self._parts = parts
+        if not parts:
+            self._left_until.clear()
+
     def deal(self, now: float) -> tuple[str, ...]:
         """Deals what has changed; returns who is to be told of it."""
         turn = int(now / TURN_S)
@@ -101,12 +148,13 @@ class Dealing:
             return
         claims = [hands[name].claim for name in names]
         dealt = [hands[name].dealt for name in names]
+        part = self._parts.get(pool)
         requests, is_scarce = _deal_part(
-            [claim.requests for claim in claims], [each and each[0] for each in dealt], 1, self._turn
+            [claim.requests for claim in claims], [each and each[0] for each in dealt], 1, self._turn, part
         )
         size = _guess_size(claims)
         tokens, are_scarce = _deal_part(
-            [claim.tokens for claim in claims], [each and each[1] for each in dealt], size, self._turn
+            [claim.tokens for claim in claims], [each and each[1] for each in dealt], size, self._turn, part
         )
         for name, claim, *new in zip(names, claims, requests, tokens, strict=True):
             hand = hands[name]
@@ -138,19 +186,25 @@ def _guess_size(claims: Sequence[Claim]) -> int:
 
 
 def _deal_part(
-    needs: Sequence[Need], dealt: Sequence[int | None], size: int, turn: int
+    needs: Sequence[Need],
+    dealt: Sequence[int | None],
+    size: int,
+    turn: int,
+    part: float | None = None,
 ) -> tuple[list[int], bool]:
     """What each may fill from now on, as far as it is there; and whether more is wanted than there is.
 
     Args:
         dealt: by which some do not say that they go yet; these keep it.
         size: what one request takes.
+        part: of the capacity that is to be dealt; None for all of it.
     """
     limits = [need.limit for need in needs]
     capacity = int(min(need.capacity for need in needs))
     if not capacity:
         return limits, False
-    units = max(1, ceil(capacity / size))
+    capacity = capacity if part is None else int(capacity * part + TINY)
+    units = ceil(capacity / size)
     wanted = [ceil((need.used + need.waiting) / size) for need in needs]
     is_scarce = sum(wanted) > units
     held = [max(need.used, need.limit, more or 0) for need, more in zip(needs, dealt, strict=True)]
@@ -158,7 +212,7 @@ def _deal_part(
     is_all_dealt = capacity - crumbs <= sum(limits) <= capacity
     if is_all_dealt and not any(need.waiting or need.used >= need.limit for need in needs):
         return limits, is_scarce
-    goals = [part * capacity // units for part in share_out(units, wanted, turn if is_scarce else 0)]
+    goals = [each * capacity // max(1, units) for each in share_out(units, wanted, turn if is_scarce else 0)]
     free = capacity - sum(held)
     news = list(limits)
     for at in sorted(range(len(needs)), key=lambda at: limits[at] - goals[at]):
@@ -173,6 +227,29 @@ def _deal_part(
         else:
             news[at] = goals[at]
     return news, is_scarce
+
+
+def find_part(
+    capacity: int, workers: int, others: Sequence[tuple[int, int]], *, has_had: bool
+) -> float | None:
+    """What a machine may fill of a pool, as a share of its capacity; None for all of it.
+
+    While somebody who waits has less than its part, each that waits goes by how many workers it has.  Where
+    that is less than one place, who has one leaves the next to whoever has none.
+
+    Args:
+        workers: of this machine.
+        others: of each other machine that waits, its workers, and what these have.
+        has_had: this machine has something, or had it a moment ago.
+    """
+    whole = workers + sum(theirs for theirs, _ in others)
+    if not capacity or not whole:
+        return None
+    if all(has >= max(1, capacity * theirs // whole) for theirs, has in others):
+        return None
+    if capacity * workers >= whole:
+        return workers / whole
+    return 0.0 if has_had and any(not has for _, has in others) else 1 / capacity
 
 
 def share_out(units: int, wanted: Sequence[int], turn: int) -> list[int]:

@@ -17,11 +17,13 @@ import msgspec
 from forebay.core.retry_after import MAX_S as RESET_MAX_S
 from forebay.gateway.policy.merging import PLACES_MAX, SAID_MAX, BoardFull, Merging
 from forebay.gateway.policy.news import (
+    PART_MAX,
     WORD_MAX_S,
     Count,
     Id,
     News,
     PlaceCount,
+    PoolWant,
     SaidUse,
     SaidWord,
     cut,
@@ -76,6 +78,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
         workers: of that machine.
         asks: instances that are to tell all.
         is_gone: nothing of it counts any more.
+        wants: all pools for which its workers wait, of the moment; no more of a message than it may hold.
     """
 
     format: int
@@ -90,6 +93,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
     uses: tuple[SharedUse, ...] = ()
     asks: tuple[Name, ...] = ()
     is_gone: bool = False
+    wants: tuple[PoolWant, ...] = ()
 
 
 class Machine:
@@ -99,6 +103,7 @@ class Machine:
         self.instance = instance
         self.name = ""
         self.workers = 0
+        self.wants: tuple[PoolWant, ...] = ()
         self.heard_at = 0.0
         self.asked_at = 0.0
         self.last = 0  # the largest number that is known of
@@ -199,6 +204,7 @@ class Machines:
         self._number = 0
         self._word_numbers: dict[int, int] = {}
         self._use_numbers: dict[int, int] = {}
+        self._wants: tuple[PoolWant, ...] = ()
         self._is_asked = True  # to tell all
         self._whole_at = self._told_at = -WHOLE_S
 
@@ -225,6 +231,8 @@ class Machines:
                 return
             machine = self._machines[instance] = Machine(instance)
         machine.name, machine.workers, machine.heard_at = message.name, message.workers, now
+        if message.number >= machine.last:
+            machine.wants = message.wants
         self._merging.join_machine(instance, message.workers)
         self._is_asked |= self.instance in message.asks
         if machine.receive(message):
@@ -259,8 +267,14 @@ class Machines:
         self._is_asked = True
         self._told_at = self._whole_at = -WHOLE_S
 
-    def take(self, now: float) -> list[Message]:
-        """What the others are to be told now, and count as told; none where there is no news yet."""
+    def take(self, now: float, wants: tuple[PoolWant, ...] = ()) -> list[Message]:
+        """What the others are to be told now, and count as told; none where there is no news yet.
+
+        Args:
+            wants: pools for which workers here wait.
+        """
+        is_other = {want.pool for want in wants} != {want.pool for want in self._wants}
+        self._wants = wants[:PART_MAX]
         news = self._merging.take_own()
         self._forget_numbers(news)
         is_whole = self._is_asked and now >= self._whole_at + WHOLE_S
@@ -269,7 +283,7 @@ class Machines:
             self._is_asked, self._whole_at = False, now
             news = self._merging.read_own()
         if not is_whole and news == News():
-            if not asks and now < self._told_at + BEAT_S:
+            if not asks and not is_other and now < self._told_at + BEAT_S:
                 return []
             messages = [self._make(is_news=False, asks=asks)]
         else:
@@ -304,7 +318,16 @@ class Machines:
 
     def _make(self, *, is_news: bool, asks: tuple[str, ...] = ()) -> Message:
         workers = self._merging.own_size
-        return Message(FORMAT, self.instance, self._name, self._number, is_news, workers=workers, asks=asks)
+        return Message(
+            FORMAT,
+            self.instance,
+            self._name,
+            self._number,
+            is_news,
+            workers=workers,
+            asks=asks,
+            wants=self._wants,
+        )
 
     def _take_asks(self, now: float) -> tuple[str, ...]:
         lacking = [

@@ -69,6 +69,13 @@ class Need(msgspec.Struct, frozen=True, array_like=True):
     limit: Count
 
 
+class PoolWant(msgspec.Struct, frozen=True, array_like=True):
+    """Workers of a machine wait for a pool of which they have so many requests in flight."""
+
+    pool: Id
+    used: Count
+
+
 class Claim(msgspec.Struct, frozen=True, array_like=True):
     """What a worker has and wants of a pool; without any capacity it has no such pool any more."""
 
