@@ -51,6 +51,18 @@ def test_engines_and_control_start_at_once_and_workers_end_first(tmp_path: Path)
     assert stages == sorted(set(stages))
 
 
+def test_batches_have_a_process_where_they_are_served_that_begins_small(tmp_path: Path) -> None:
+    origin = ConfigOrigin(folder=tmp_path, file=None)
+    config = Config.model_validate({}, context=origin)
+    place = msgspec.structs.replace(PLACE, batch_fd=13)
+    spec = {spec.name: spec for spec in plan_children(config, place)}["batch"]
+    assert spec.needs == ("control",)
+    assert spec.pass_fds == (13,)
+    assert f"batch_waiter.py 13 {tmp_path}/.forebay/batch" in " ".join(spec.argv)
+    assert "-m forebay.app.batch" in " ".join(spec.argv)
+    assert "--gateway-url http://127.0.0.1:8080 --listen-fd 13" in " ".join(spec.argv)
+
+
 def test_settings_reach_the_processes(tmp_path: Path) -> None:
     specs = plan(
         tmp_path,

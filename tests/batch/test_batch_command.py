@@ -96,5 +96,5 @@ def test_metrics_tell_of_lines(scene: BatchScene, tmp_path: Path) -> None:
         return {name: float(value) for name, _, value in pairs}
 
     scene.until(lambda: read().get('forebay_batch_lines_written_total{file="output"}', 0) >= 3)
-    scene.until(lambda: read()["forebay_batches_unfinished"] == 0)
+    scene.until(lambda: read().get("forebay_batches_unfinished") == 0)
     assert read()['forebay_batch_lines{state="in_flight"}'] == 0

@@ -161,7 +161,7 @@ def test_no_record_is_lost_or_counted_twice_and_only_what_was_in_flight_fails(tm
                 killer.whole.process.wait()
         received = len(upstream.requests)
     assert killer.kills.total() == KILLS
-    assert set(killer.kills) == {"supervisor", "control", "worker", "engine"}
+    assert set(killer.kills) >= {"supervisor", "control", "worker", "engine"}  # and that of batches
     check_callers(chats, embeddings, killer)
     check_books(tmp_path / ".forebay" / "forebay.db", chats, embeddings, received)
 

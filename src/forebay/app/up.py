@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from forebay.app.atomic_file import create_private_folder, write_atomically
-from forebay.app.batch_place import make_batch_secret, open_batch_listener
+from forebay.app.batch_place import BATCH_SOCKET, make_batch_secret, open_batch_listener
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
 from forebay.app.config_edit import EditNews
@@ -106,6 +106,8 @@ def run_up(config: Config, ask: str | None = None) -> int:
         if config.batch.enabled:
             batches = stack.enter_context(open_batch_listener(config.run_path))
             make_batch_secret(config.run_path)
+        else:
+            (config.run_path / BATCH_SOCKET).unlink(missing_ok=True)
         place = Place(
             gateway_fd=gateway.fileno(),
             gateway_url=format_url(gateway),

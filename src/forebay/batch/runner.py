@@ -59,9 +59,7 @@ class Runner:
     def find_counts(self, record: BatchRecord) -> Counts:
         """How far a batch is: as its run knows, where it is running."""
         run = self._runs.get(record.id)
-        if run is None or run.record.status is not record.status:
-            return record.counts
-        return run.counts
+        return record.counts if run is None else run.counts
 
     def measure(self) -> Standing:
         completed, failed = self._written.completed, self._written.failed
@@ -81,12 +79,16 @@ class Runner:
 
     async def run(self) -> None:
         """Until `end`."""
+        is_told = False
         while not self._is_ending:
             self._woken.clear()
             try:
                 await self._look()
+                is_told = False
             except ForebayError as error:
-                logger.error("batches can't be looked at: %s", error)
+                if not is_told:
+                    logger.error("batches can't be looked at: %s", error)
+                is_told = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._woken.wait()

@@ -79,6 +79,8 @@ class BatchDoor:
         try:
             with short_path(self._path) as path:
                 reader, writer = await asyncio.open_unix_connection(path, limit=PIECE_MAX_BYTES)
+        except FileNotFoundError as error:
+            raise UnknownPath("files and batches are not served here (batch.enabled)") from error
         except OSError as error:
             raise Overloaded(_AWAY, retry_after_s=1) from error
         try:
