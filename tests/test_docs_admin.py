@@ -22,12 +22,13 @@ def find_actions() -> Iterator[str]:
     """What `Change` is given, and what stands for it where keys are changed."""
     for path in Path(forebay.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
                 continue
             given: list[ast.expr] = []
-            if node.func.id == "Change":
+            called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+            if called == "Change":
                 given = [each.value for each in node.keywords if each.arg == "action"]
-            elif node.func.id == "_audit":
+            elif called == "_audit":
                 given = node.args[2:3]
             for value in given:
                 if isinstance(value, ast.Constant) and isinstance(value.value, str):
