@@ -10,6 +10,7 @@ import pytest
 
 from forebay.app.deployer import Deployer
 from forebay.app.deployer_state import STATE_FILE, Attempts, load_state
+from forebay.app.replica_metrics import DeploymentCollector
 from forebay.engines.deployment import (
     Deployment,
     DeploymentPhase,
@@ -251,6 +252,15 @@ async def check_bad(scene: Scene) -> None:
     assert (status.revision, status.serving_revision) == (second.revision, first.revision)
     assert [each.revision for each in scene.launcher.replicas.values()] == [first.revision]
     assert scene.told[-1] == ("chat", Turn.FAILED)
+    assert scene.deployer.exits == {("chat", ExitReason.REFUSED): 1}
+    page = "".join(
+        f"{sample.name}{sorted(sample.labels.values())} {sample.value}\n"
+        for metric in DeploymentCollector(scene.deployer.statuses, lambda: scene.deployer.exits).collect()
+        for sample in metric.samples
+    )
+    assert "forebay_replica_exits_total['chat', 'refused'] 1" in page
+    assert "forebay_deployment_phase['chat', 'stopped'] 1.0" in page
+    assert "forebay_replicas['chat', 'ready'] 1" in page
 
 
 def test_a_bad_revision_is_stopped_and_told(scene: Scene) -> None:

@@ -343,3 +343,14 @@ def test_few_requests_are_enough_after_a_long_time_and_none_says_nothing_before(
     nothing = Figures()
     assert judge(nothing, nothing, FAST, 49.0).verdict is Verdict.OPEN
     assert judge(nothing, nothing, FAST, 50.0).verdict is Verdict.GOOD
+
+
+def test_few_times_are_enough_at_the_end_of_a_step() -> None:
+    old = Figures(requests=100, first_token_s=0.1, streams=50, answer_s=0.2, answers=50)
+    new = Figures(requests=21, first_token_s=0.4, streams=10, answer_s=0.2, answers=11)
+    assert judge(new, old, FAST, 5.0).verdict is Verdict.OPEN
+    assert judge(new, old, FAST, 10.0).verdict is Verdict.BAD
+    many = msgspec.structs.replace(new, requests=41, streams=30)
+    assert judge(many, old, FAST, 5.0).verdict is Verdict.BAD
+    unknown = msgspec.structs.replace(new, first_token_s=None, streams=0)
+    assert judge(unknown, old, FAST, 10.0).verdict is Verdict.GOOD

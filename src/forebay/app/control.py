@@ -127,7 +127,7 @@ class Control:
             LimitRoutes(self._quota, clock, live),
             SignalRoutes(live, signals),
             ExplainRoutes(self._plane, self.board.read),
-            FleetRoutes(engines, self.board),
+            FleetRoutes(engines, self.board, self.deployments.collector),
             ReplicaRoutes(lambda: self.deployments.deployer),
             MatrixRoutes(MatrixRepo(self._database, clock)),
             self._alerts.routes,

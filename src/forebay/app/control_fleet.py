@@ -99,13 +99,15 @@ class FleetView(View):
 class FleetRoutes:
     """See the module."""
 
-    def __init__(self, engines: EngineWatch, board: BoardServer) -> None:
+    def __init__(self, engines: EngineWatch, board: BoardServer, *collectors: Collector) -> None:
         self._engines = engines
         self._board = board
         self._names = PlaceNames(read_machine_id())
         self._registry = CollectorRegistry()
         self._registry.register(_EngineCollector(engines))
         self._registry.register(_SharingCollector(board))
+        for collector in collectors:
+            self._registry.register(collector)
 
     def install(self, app: FastAPI) -> None:
         RouteAdder(app)("GET", "/fleet", self.get_fleet, "Replicas, their load and their warm-up")

@@ -8,6 +8,7 @@ any more.  It starts no process itself, and never acts on what nobody could tell
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -19,6 +20,7 @@ from forebay.core.clock import Clock
 from forebay.engines.deployment import (
     Deployment,
     DeploymentStatus,
+    ExitReason,
     Launcher,
     LauncherKind,
     ReplicaState,
@@ -88,6 +90,7 @@ class Deployer:
     Attributes:
         serving: the replicas that callers' requests may be sent to, by deployment; another object each time.
         errors: of launchers that could not be asked, by kind.
+        exits: how often replicas ended by themselves since this process began, by deployment and reason.
     """
 
     def __init__(
@@ -108,6 +111,8 @@ class Deployer:
         self._listed: dict[LauncherKind, tuple[ReplicaStatus, ...]] = {}
         self._statuses: dict[str, DeploymentStatus] = {}
         self.errors: dict[LauncherKind, str] = {}
+        self.exits: Counter[tuple[str, ExitReason]] = Counter()
+        self._ends: dict[str, int] = {}  # of each replica, how often it ended by itself
         self.serving: Serving = self._list_serving()
 
     def statuses(self) -> Mapping[str, DeploymentStatus]:
@@ -173,6 +178,20 @@ class Deployer:
                 self._note_error(kind, f"no answer within {LIST_S:g} s")
             else:
                 self.errors.pop(kind, None)
+
+        self._count_exits()
+
+    def _count_exits(self) -> None:
+        ends: dict[str, int] = {}
+        for status in self._all_replicas():
+            is_down = status.state in (ReplicaState.BACKOFF, ReplicaState.REFUSED)
+            ends[status.id] = status.restarts + is_down
+            # What ended before this process began was counted by the one before.
+            new = ends[status.id] - self._ends.get(status.id, status.restarts)
+            if new > 0:
+                self.exits[status.deployment, status.reason] += new
+                logger.warning("%s ended by itself (%s): %s", status.id, status.reason.value, status.message)
+        self._ends = ends
 
     def _note_error(self, kind: LauncherKind, words: str) -> None:
         if self.errors.get(kind) != words:

@@ -17,6 +17,7 @@ from forebay.app.deployment_store import DeploymentStore
 from forebay.app.effective_config import EffectiveConfig
 from forebay.app.engine_watch import EngineWatch
 from forebay.app.launcher_local import LocalLauncher
+from forebay.app.replica_metrics import DeploymentCollector
 from forebay.core.clock import Clock
 from forebay.engines.deployment import Launcher, LauncherKind
 from forebay.engines.rollout_state import Told
@@ -82,6 +83,11 @@ class DeployerParts:
             publish=self._publish,
             tell=self._tell,
         )
+
+    @property
+    def collector(self) -> DeploymentCollector:
+        """For Prometheus."""
+        return DeploymentCollector(self.deployer.statuses, lambda: self.deployer.exits)
 
     async def start(self) -> None:
         """Before the first snapshot: it must hold what serves, and nothing that has gone meanwhile."""
