@@ -9,7 +9,7 @@ any more.  It starts no process itself, and never acts on what nobody could tell
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -148,7 +148,7 @@ class Deployer:
             return
         wanted = {each.name: each for each in self._store.list_current()}
         self._facts.observe()
-        await self._list_replicas()
+        await self._list_replicas(self._find_kinds(wanted.values()))
         decisions: dict[str, Decision] = {}
         names = {*wanted, *self._kept, *(each.deployment for each in self._all_replicas())}
         for name in sorted(names):
@@ -166,9 +166,18 @@ class Deployer:
 
     # --- what runs ------------------------------------------------------------------------------------------
 
-    async def _list_replicas(self) -> None:
+    def _find_kinds(self, wanted: Iterable[Deployment]) -> frozenset[LauncherKind]:
+        """Launchers that run something, or may: no other is reached for."""
+        tracks = [kept.track for kept in self._kept.values()]
+        kept = (each for track in tracks for each in (track.serving, track.candidate) if each)
+        return frozenset((LauncherKind.LOCAL, *(each.launcher for each in (*wanted, *kept))))
+
+    async def _list_replicas(self, kinds: frozenset[LauncherKind]) -> None:
         """Of each launcher; one that can't be asked is left out, and nothing is done with its replicas."""
+        self._listed = {kind: listed for kind, listed in self._listed.items() if kind in kinds}
         for kind, launcher in self._launchers.items():
+            if kind not in kinds:
+                continue
             try:
                 async with asyncio.timeout(LIST_S):
                     self._listed[kind] = tuple(await launcher.list())

@@ -16,7 +16,7 @@ from forebay.app.deployment_repo import DeploymentRepo
 from forebay.app.deployment_store import DeploymentStore
 from forebay.app.effective_config import EffectiveConfig
 from forebay.app.engine_watch import EngineWatch
-from forebay.app.launcher_local import LocalLauncher
+from forebay.app.launchers import open_launchers
 from forebay.app.replica_metrics import DeploymentCollector
 from forebay.core.clock import Clock
 from forebay.engines.deployment import Launcher, LauncherKind
@@ -36,7 +36,7 @@ class DeployerParts:
     Args:
         started: what the supervisor started with; it says where data lies.
         get_config: the file's configuration in force.
-        launchers: beside the one of this machine.
+        launchers: in place of those that there are.
     """
 
     def __init__(
@@ -48,8 +48,7 @@ class DeployerParts:
         launchers: Mapping[LauncherKind, Launcher] | None = None,
     ) -> None:
         self._started, self._database, self._clock = started, database, clock
-        local = LocalLauncher(started.run_path, started.logs_path)
-        self._launchers: Mapping[LauncherKind, Launcher] = {local.kind: local, **(launchers or {})}
+        self._launchers = open_launchers(started) if launchers is None else launchers
         self.repo = DeploymentRepo(database, clock)
         self.store = DeploymentStore(self.repo, get_config)
         self.effective = EffectiveConfig(self.store, self._get_serving)

@@ -37,6 +37,9 @@ from forebay.app.supervisor_socket import AddressUnavailable, reserve_engine_por
 from forebay.app.supervisor_state import ChildStatus
 from forebay.core.clock import Clock
 from forebay.engines.deployment import ExitReason, Replica, ReplicaState, ReplicaStatus
+from forebay.engines.environment import EnvironmentInvalid
+from forebay.engines.environment_launch import compose_launch
+from forebay.engines.environment_store import EnvironmentStore
 from forebay.engines.model import EngineKindUnknown, EngineSpec, LaunchPlan
 from forebay.engines.plan import Place, plan_engine
 
@@ -106,7 +109,9 @@ class ReplicaKeeper:
         plan: Callable[[EngineSpec, Place], LaunchPlan] = plan_engine,
         restart: RestartPolicy = RESTART,
     ) -> None:
-        self._run, self._logs, self._environments = run, logs, environments
+        self._run, self._logs = run, logs
+        self._environments = EnvironmentStore(environments.parent)
+        self._environments.root = environments  # a folder of any name, where a node has its own
         self._clock, self._machine, self._plan, self._restart = clock, machine, plan, restart
         self._host = host
         self._supervisor = Supervisor((), logs=logs, mark=mark, clock=clock, is_final=self._absorb_exit)
@@ -192,7 +197,7 @@ class ReplicaKeeper:
             return
         try:
             spec, url = self._plan_child(replica, port.getsockname()[1], room)
-        except (EngineKindUnknown, FileNotFoundError) as error:
+        except (EngineKindUnknown, EnvironmentInvalid, OSError) as error:
             port.close()
             self._hold(replica, ReplicaState.REFUSED, str(error))
             return
@@ -203,22 +208,25 @@ class ReplicaKeeper:
         self._supervisor.add(spec)
 
     def _plan_child(self, replica: Replica, port: int, grant: Grant) -> tuple[ChildSpec, str]:
-        """Raises EngineKindUnknown, FileNotFoundError: its environment is not there."""
+        """Raises EngineKindUnknown, EnvironmentInvalid, OSError: its environment is of no use."""
         place = Place(port=port, host=self._host)
+        variables: Mapping[str, str] = {}
         if replica.environment:
-            python = self._environments / replica.environment / "bin" / "python"
+            python = self._environments.locate_python(replica.environment)
             if not python.exists():
                 raise FileNotFoundError(
                     f"the engine's environment {replica.environment} is not there: {python} is missing. "
-                    "Build it again; the replica is started as soon as it is there."
+                    "Build it with `forebay env build`; the replica is started as soon as it is there."
                 )
             place = msgspec.structs.replace(place, python=str(python))
+            if built := self._environments.find(replica.environment):
+                variables = compose_launch(self._environments, built)
         plan = self._plan(replica.spec, place)
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(grant.gpus)} if self._machine.gpus else {}
         spec = ChildSpec(
             name=replica.id,
             argv=plan.argv,
-            env={**gpus, **plan.env},
+            env={**gpus, **variables, **plan.env},
             probe=HttpProbe(plan.health_url),
             start_deadline_s=plan.ready_timeout_s,
             stop_deadline_s=plan.stop_timeout_s,
