@@ -96,11 +96,11 @@ class DeploymentRoutes:
 
     async def list_deployments(self) -> DeploymentList:
         """Those of `forebay.yaml` and those that were applied."""
-        return DeploymentList(data=await self._list(), problems=list(self._store.problems))
+        return DeploymentList(data=self._list(), problems=list(self._store.problems))
 
     async def get_deployment(self, name: Name, response: Response) -> DeploymentView:
         """Its generation is the answer's `etag` as well."""
-        found = next((view for view in await self._list() if view.name == name), None)
+        found = next((view for view in self._list() if view.name == name), None)
         if found is None:
             await asyncio.to_thread(self._repo.get, name)  # which says that there is none
             raise DeploymentsRefused(f"{name} was applied and does not run; the list's `problems` say why")
@@ -175,9 +175,10 @@ class DeploymentRoutes:
         diff = self._service.compare(before.get(name), applied.record)
         return show_change(diff, outcome=applied.outcome.value, generation=applied.record.generation)
 
-    async def _list(self) -> list[DeploymentView]:
-        records = await asyncio.to_thread(self._repo.list_current)
-        return list_views(self._get_config(), self._store.list_current(), records, self._get_statuses())
+    def _list(self) -> list[DeploymentView]:
+        # As of the store's last look: nothing is shown as asked for that is not rolled out yet.
+        store = self._store
+        return list_views(self._get_config(), store.list_current(), store.records, self._get_statuses())
 
     def _check(self, name: str, manifest: DeploymentConfig) -> None:
         """Raises InvalidValue."""

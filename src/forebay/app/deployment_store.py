@@ -49,6 +49,11 @@ class DeploymentStore:
         return self._current
 
     @property
+    def records(self) -> tuple[DeploymentRecord, ...]:
+        """What was applied."""
+        return self._records
+
+    @property
     def endpoints(self) -> Mapping[str, Sequence[Endpoint]]:
         """What callers may ask of each one's model, where the file does not say."""
         return self._endpoints

@@ -110,6 +110,7 @@ def show_deployment(
     """
     spec = deployment.spec
     replicas = () if status is None else status.replicas
+    is_looked_at = status is not None and status.revision in ("", deployment.revision)
     return DeploymentView(
         name=deployment.name,
         origin="file" if record is None else "applied",
@@ -122,8 +123,8 @@ def show_deployment(
         tier=deployment.tier,
         region=deployment.region,
         launcher=deployment.launcher.value,
-        phase=DeploymentPhase.PENDING if status is None else status.phase,
-        message=NOT_LOOKED_AT if status is None else status.message,
+        phase=DeploymentPhase.PENDING if status is None or not is_looked_at else status.phase,
+        message=NOT_LOOKED_AT if status is None or not is_looked_at else status.message,
         revision=deployment.revision,
         serving_revision="" if status is None else status.serving_revision,
         share=0.0 if status is None else status.share,

@@ -4,7 +4,7 @@ They work straight on the database, so they do whether Forebay runs or not; a ru
 change and rolls it out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from forebay.app.deployment_repo import DeploymentRepo
 from forebay.app.deployment_service import DeploymentService, Plan
 from forebay.app.manifest_files import load_manifests
 from forebay.app.matrix import load_trials
-from forebay.cli.deploy_wait import wait_for
+from forebay.cli.deploy_wait import Awaited, wait_for
 from forebay.cli.tenancy import find_actor, print_json
 from forebay.cli.terminal import Failure, Outcome, paint, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
@@ -78,7 +78,11 @@ def apply(file: Path | None, places: Sequence[str], options: ApplyOptions) -> Ou
             told = paint(str(each["outcome"]), _STYLES[str(each["outcome"])])
             print_line(f"{each['name']}: {told}, generation {each['generation']}")
     revisions = {diff.name: diff.revision_after for diff in plan.diffs}
-    return _end(config, revisions, wait=options.wait, timeout_s=options.timeout_s)
+    awaited = {
+        each.record.name: Awaited(generation=each.record.generation, revision=revisions[each.record.name])
+        for each in applied
+    }
+    return _end(config, awaited, wait=options.wait, timeout_s=options.timeout_s)
 
 
 def diff(file: Path | None, places: Sequence[str], *, as_json: bool) -> Outcome:
@@ -109,7 +113,8 @@ def roll_back(file: Path | None, name: str, *, to: int | None, wait: bool, timeo
     print_line(f"{name}: {applied.outcome.value}, generation {record.generation}{why}")
     for change in found.changes:
         _print_change(change)
-    return _end(config, {name: found.revision_after}, wait=wait, timeout_s=timeout_s)
+    awaited = Awaited(generation=record.generation, revision=found.revision_after)
+    return _end(config, {name: awaited}, wait=wait, timeout_s=timeout_s)
 
 
 def delete(file: Path | None, name: str) -> Outcome:
@@ -123,9 +128,9 @@ def delete(file: Path | None, name: str) -> Outcome:
     return Outcome.OK
 
 
-def _end(config: Config, revisions: dict[str, str], *, wait: bool, timeout_s: float) -> Outcome:
+def _end(config: Config, awaited: Mapping[str, Awaited], *, wait: bool, timeout_s: float) -> Outcome:
     if load_live_state(config.state_path) is not None:
-        return wait_for(config, revisions, timeout_s=timeout_s) if wait else Outcome.OK
+        return wait_for(config, awaited, timeout_s=timeout_s) if wait else Outcome.OK
     if wait:
         raise Failure(
             "it is applied, and Forebay does not run here: nothing is rolled out",

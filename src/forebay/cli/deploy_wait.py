@@ -7,6 +7,7 @@ nothing else.
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Console
@@ -22,7 +23,15 @@ INTERVAL_S: Final = 0.5
 SILENT_S: Final = 30.0  #: of a control plane that is starting again
 
 
-def wait_for(config: Config, revisions: Mapping[str, str], *, timeout_s: float) -> Outcome:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awaited:
+    """What was applied."""
+
+    generation: int
+    revision: str
+
+
+def wait_for(config: Config, awaited: Mapping[str, Awaited], *, timeout_s: float) -> Outcome:
     """Until each of these deployments has come to its revision, or was stopped on the way.
 
     Raises:
@@ -37,13 +46,13 @@ def wait_for(config: Config, revisions: Mapping[str, str], *, timeout_s: float) 
         while True:
             views = _fetch(config)
             waiting = []
-            for name, revision in revisions.items():
+            for name, wanted in awaited.items():
                 view = views.get(name)
-                words = describe_progress(view)
+                words = describe_progress(view, wanted)
                 if spinner is None and told.get(name) != words:
                     print_line(f"{name}: {words}")
                 told[name] = words
-                if not has_settled(view, revision):
+                if not has_settled(view, wanted):
                     waiting.append(f"{name}: {words}")
             if not waiting:
                 break
@@ -55,17 +64,34 @@ def wait_for(config: Config, revisions: Mapping[str, str], *, timeout_s: float) 
                     hint="it goes on; `forebay deployments` shows how far it is",
                 )
             time.sleep(INTERVAL_S)
-    return _conclude(revisions, views)
+    return _conclude(awaited, views)
 
 
-def has_settled(view: DeploymentView | None, revision: str) -> bool:
-    """Whether nothing more happens by itself; one that is gone has settled too."""
-    return view is None or (view.revision == revision and view.phase in SETTLED)
+def is_seen(view: DeploymentView | None, wanted: Awaited) -> bool:
+    """Whether the control plane knows of it already."""
+    return view is not None and (view.generation or 0) >= wanted.generation
 
 
-def describe_progress(view: DeploymentView | None) -> str:
-    if view is None:
-        return "is gone"
+def is_overtaken(view: DeploymentView | None, wanted: Awaited) -> bool:
+    """Whether somebody has changed it since."""
+    return view is not None and (view.generation or 0) > wanted.generation
+
+
+def has_settled(view: DeploymentView | None, wanted: Awaited) -> bool:
+    """Whether nothing more happens by itself."""
+    if view is None or not is_seen(view, wanted):
+        return False
+    if is_overtaken(view, wanted):
+        return True
+    is_whole = view.phase is not DeploymentPhase.READY or view.replicas_ready >= view.replicas_min
+    return view.revision == wanted.revision and view.phase in SETTLED and is_whole
+
+
+def describe_progress(view: DeploymentView | None, wanted: Awaited) -> str:
+    if view is None or not is_seen(view, wanted):
+        return "waits for the control plane to see it"
+    if is_overtaken(view, wanted):
+        return f"was changed again by {view.changed_by}: generation {view.generation}"
     parts = [view.phase.value, f"{view.replicas_ready} of {view.replicas_min} replicas ready"]
     if view.phase is DeploymentPhase.ROLLING:
         parts.append(f"{view.share:.0%} of requests to revision {view.revision}")
@@ -74,16 +100,16 @@ def describe_progress(view: DeploymentView | None) -> str:
     return ", ".join(parts)
 
 
-def _conclude(revisions: Mapping[str, str], views: Mapping[str, DeploymentView]) -> Outcome:
+def _conclude(awaited: Mapping[str, Awaited], views: Mapping[str, DeploymentView]) -> Outcome:
     outcome = Outcome.OK
-    for name in revisions:
-        view = views.get(name)
-        if view is not None and view.phase is DeploymentPhase.READY:
+    for name, wanted in awaited.items():
+        view = views[name]
+        if view.phase is DeploymentPhase.READY and not is_overtaken(view, wanted):
             print_line(f"{name}: {paint('ready', 'green')}, revision {view.revision}")
             continue
         outcome = Outcome.PROBLEM
-        print_line(f"{name}: {paint(describe_progress(view), 'red')}")
-        if view is not None and view.phase is DeploymentPhase.STOPPED:
+        print_line(f"{name}: {paint(describe_progress(view, wanted), 'red')}")
+        if view.phase is DeploymentPhase.STOPPED:
             print_note(f"what served before serves on; `forebay rollback {name}` asks for that again")
     return outcome
 
