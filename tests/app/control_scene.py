@@ -25,6 +25,7 @@ from forebay.app.config_values import ConfigOrigin
 from forebay.app.control_explain import ExplainRoutes
 from forebay.app.control_fleet import FleetRoutes
 from forebay.app.control_http import AdminRoutes, create_admin_app
+from forebay.app.control_inventory import InventoryRoutes
 from forebay.app.control_limits import LimitRoutes
 from forebay.app.control_matrix import MatrixRoutes
 from forebay.app.control_oidc import OidcDoor
@@ -39,12 +40,13 @@ from forebay.app.deployment_store import DeploymentStore
 from forebay.app.effective_config import EffectiveConfig
 from forebay.app.engine_probe import EngineProbe
 from forebay.app.engine_watch import EngineWatch
+from forebay.app.environments import open_environments
 from forebay.app.live_amounts import LiveAmounts
 from forebay.app.matrix import MatrixRepo
 from forebay.app.quota_server import QuotaServer
 from forebay.app.quota_state import QuotaState
 from forebay.core.events import Finished, Outcome, Tokens, encode_event
-from forebay.engines.deployment import DeploymentStatus
+from forebay.engines.deployment import Deployment, DeploymentStatus
 from forebay.gateway.policy.news import News
 from forebay.gateway.repo_signals import SignalRepo
 from forebay.gateway.repos import Repos
@@ -118,6 +120,8 @@ class Scene:
             effective=EffectiveConfig(self.store, lambda: self.serving),
         )
         self.alerts = AlertParts(self.quota, self.database, lambda: self.watch.config.alerts, self.clock)
+        fleet, matrix = FleetRoutes(self.engines, self.board), MatrixRepo(self.database, self.clock)
+        self.asked: tuple[Deployment, ...] = ()  #: instead of those of the store, for the inventory
         parts = (
             AdminRoutes(
                 self.plane,
@@ -129,8 +133,15 @@ class Scene:
             LimitRoutes(self.quota, self.clock, self.live),
             SignalRoutes(self.live, self.signals),
             ExplainRoutes(self.plane, self.read_board),
-            FleetRoutes(self.engines, self.board),
-            MatrixRoutes(MatrixRepo(self.database, self.clock)),
+            fleet,
+            MatrixRoutes(matrix),
+            InventoryRoutes(
+                fleet,
+                lambda: self.asked or self.store.list_current(),
+                lambda: self.statuses,
+                matrix,
+                open_environments(self.defaults),
+            ),
             self.alerts.routes,
             make_deployment_routes(
                 self.database,

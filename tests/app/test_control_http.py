@@ -136,6 +136,7 @@ def test_every_admin_route_is_in_the_document(scene: Scene) -> None:
         "GET /admin/v1/bill",
         "GET /admin/v1/mirrors",
         "GET /admin/v1/matrix",
+        "GET /admin/v1/inventory",
         "GET /admin/v1/matrix/explain",
         "POST /admin/v1/matrix",
         "GET /admin/v1/limits",

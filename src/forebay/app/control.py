@@ -28,6 +28,7 @@ from forebay.app.config_values import ConfigOrigin
 from forebay.app.control_explain import ExplainRoutes
 from forebay.app.control_fleet import FleetRoutes
 from forebay.app.control_http import AdminRoutes, create_admin_app
+from forebay.app.control_inventory import InventoryRoutes
 from forebay.app.control_limits import LimitRoutes
 from forebay.app.control_matrix import MatrixRoutes
 from forebay.app.control_oidc import OidcDoor
@@ -44,6 +45,7 @@ from forebay.app.deployer_setup import DeployerParts
 from forebay.app.deployment_setup import make_deployment_routes
 from forebay.app.engine_probe import EngineProbe
 from forebay.app.engine_watch import EngineWatch, load_known
+from forebay.app.environments import open_environments
 from forebay.app.live_amounts import LiveAmounts
 from forebay.app.matrix import MatrixRepo
 from forebay.app.price_books import PriceBooks
@@ -121,15 +123,25 @@ class Control:
         )
         self.deployments.attach(self._plane, engines, self.board.read)
         self._alerts = AlertParts(self._quota, self._database, lambda: watch.config.alerts, clock)
+        fleet = FleetRoutes(engines, self.board, self.deployments.collector)
+        matrix = MatrixRepo(self._database, clock)
+        inventory = InventoryRoutes(
+            fleet,
+            self.deployments.store.list_current,
+            self.deployments.deployer.statuses,
+            matrix,
+            open_environments(config),
+        )
         parts = (
             AdminRoutes(self._plane, database=self._database, state_path=config.state_path, clock=clock),
             TenancyRoutes(self._plane, repos, clock),
             LimitRoutes(self._quota, clock, live),
             SignalRoutes(live, signals),
             ExplainRoutes(self._plane, self.board.read),
-            FleetRoutes(engines, self.board, self.deployments.collector),
+            fleet,
             ReplicaRoutes(lambda: self.deployments.deployer),
-            MatrixRoutes(MatrixRepo(self._database, clock)),
+            MatrixRoutes(matrix),
+            inventory,
             self._alerts.routes,
             make_deployment_routes(
                 self._database,

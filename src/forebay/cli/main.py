@@ -17,6 +17,7 @@ from forebay.cli.batch_commands import batch_app
 from forebay.cli.bench_commands import bench
 from forebay.cli.deployment_commands import apply, delete, deployments, diff, rollback
 from forebay.cli.env_commands import env_app
+from forebay.cli.inventory_command import inventory
 from forebay.cli.key_commands import keys_app
 from forebay.cli.ledger_commands import ledger_app
 from forebay.cli.log_commands import logs
@@ -390,6 +391,7 @@ app.command()(bench)
 app.command()(logs)
 for command in (apply, diff, deployments, rollback, delete):
     app.command()(command)
+app.command()(inventory)
 
 
 def run() -> None:
