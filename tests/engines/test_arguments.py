@@ -12,7 +12,7 @@ from forebay.engines.arguments import (
 )
 from forebay.engines.environment_recipes import list_recipes, load_recipe
 from forebay.engines.llamacpp import make_parser
-from forebay.engines.model import Argument, EngineSpec
+from forebay.engines.model import Argument, EngineSpec, Speculation
 from forebay.engines.plan import Place, plan_engine
 
 VLLM = "0.32.0"
@@ -130,3 +130,17 @@ def test_nothing_that_is_given_breaks_the_check(arguments: dict[str, Argument]) 
     for problem in check_arguments("vllm", VLLM, arguments):
         assert problem.message
         assert problem.name in arguments
+
+
+def test_n_grams_of_a_deployment_reach_llamacpp() -> None:
+    spec = EngineSpec(
+        name="m", kind="llamacpp", speculation=Speculation(method="ngram", tokens=8, lookup_max=4)
+    )
+    options = make_parser().parse_args(plan_engine(spec, Place(port=1)).argv[3:])
+    assert (options.ngram_tokens, options.ngram_lookup) == (8, 4)
+    plain = make_parser().parse_args(
+        plan_engine(EngineSpec(name="m", kind="llamacpp"), Place(port=1)).argv[3:]
+    )
+    assert plain.ngram_tokens is None
+    (problem,) = check_arguments("llamacpp", "1", {"ngram-tokens": 8})
+    assert "`speculation` says that already" in problem.message

@@ -33,6 +33,8 @@ _OWN: Final[Mapping[str, Mapping[str, str]]] = {
         "ctx-size": "use `engine.context_tokens`",
         "lora": "use `adapters`",
         "model-draft": "use `speculation`",
+        "ngram-tokens": "use `speculation`",
+        "ngram-lookup": "use `speculation`",
         "draft-max": "use `speculation`",
     },
     "minilm": {

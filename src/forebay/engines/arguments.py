@@ -30,6 +30,8 @@ _LLAMACPP_OWNED: Final[Mapping[str, str]] = {
     "threads": "threads",
     "slots": "slots",
     "context-tokens": "context_tokens",
+    "ngram-tokens": "speculation",
+    "ngram-lookup": "speculation",
 }
 OWNED: Final[Mapping[str, Mapping[str, str]]] = {
     "vllm": vllm_options.OWNED,

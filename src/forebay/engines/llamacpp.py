@@ -57,6 +57,17 @@ def make_parser() -> argparse.ArgumentParser:
         help="memory for the state of earlier prompts (%(default)s)",
     )
     parser.add_argument(
+        "--ngram-tokens",
+        type=parse_count,
+        help="guess so many tokens at once from what stands in the prompt already, and check them together",
+    )
+    parser.add_argument(
+        "--ngram-lookup",
+        type=parse_count,
+        default=3,
+        help="tokens in a row that have to be alike for that (%(default)s)",
+    )
+    parser.add_argument(
         "--stall-s",
         type=parse_seconds,
         default=60.0,
@@ -87,6 +98,11 @@ def build_params(llama: Any, options: argparse.Namespace, path: Path) -> Any:
     params.cont_batching = params.use_jinja = params.warmup = True
     params.fit_params = False  # what was asked for, or an error
     params.cache_ram_mib = options.prompt_cache_mib
+    if options.ngram_tokens is not None:
+        speculative = params.speculative
+        speculative.types = [llama.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+        speculative.ngram_simple.size_n = options.ngram_lookup
+        speculative.ngram_simple.size_m = options.ngram_tokens
     params.endpoint_metrics = params.endpoint_slots = params.endpoint_props = True
     params.ui = False
     params.cors_origins = ""  # no page in a browser has any business here

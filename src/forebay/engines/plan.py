@@ -48,6 +48,7 @@ def _plan_llamacpp(spec: EngineSpec, place: Place) -> LaunchPlan:
         "--threads": spec.threads,
         "--slots": spec.slots,
         "--context-tokens": spec.context_tokens,
+        **_list_speculation(spec),
         **{f"--{name}": str(value) for name, value in spec.arguments.items()},
     }
     url = _format_url(place)
@@ -60,6 +61,14 @@ def _plan_llamacpp(spec: EngineSpec, place: Place) -> LaunchPlan:
         ready_timeout_s=300.0,  # weights of tens of gigabytes are read from a disk first
         stop_timeout_s=DRAIN_S + STOP_MARGIN_S,
     )
+
+
+def _list_speculation(spec: EngineSpec) -> Options:
+    """Of n-grams alone: a draft model is not loaded beside the model here."""
+    speculation = spec.speculation
+    if speculation is None or speculation.method != "ngram":
+        return {}
+    return {"--ngram-tokens": speculation.tokens, "--ngram-lookup": speculation.lookup_max}
 
 
 def _plan_minilm(spec: EngineSpec, place: Place) -> LaunchPlan:
