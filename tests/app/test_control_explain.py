@@ -24,7 +24,7 @@ from forebay.core.engine_load import EngineLoad, EngineState
 from forebay.core.keys import Rights
 from forebay.gateway.loads import Loads
 from forebay.gateway.place_names import PlaceNames
-from forebay.gateway.policy.news import News, PlaceCount, SaidWord
+from forebay.gateway.policy.news import News, PlaceCount, SaidOut, SaidWord
 from forebay.gateway.tenancy import FOREBAY, NewKey
 
 YAML = """
@@ -199,4 +199,12 @@ def test_what_the_board_knows_is_told_and_decides(scene: Scene, capsys: pytest.C
         )
         assert explain_route(scene.folder / "forebay.yaml", question, as_json=False).value == 0
     shown = capsys.readouterr().out
+    assert found["m@gpu#2"]["ejected_by"] == 0
+    for everywhere, rejected in ((False, None), (True, "ejected")):
+        outs = (SaidOut(replicas["m@gpu#2"].id, now + 20, 2, everywhere),)
+        scene.news = News(outs=outs, workers=3)
+        found = {each["target"]: each for each in ask(scene, model="m").json()["candidates"]}
+        assert found["m@gpu#2"]["ejected_by"] == 2
+        assert found["m@gpu#2"]["rejected"] == rejected
+        assert found["m@gpu"]["ejected_by"] == 0
     assert "its engine is not warm yet" in shown

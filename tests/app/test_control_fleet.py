@@ -96,7 +96,7 @@ def test_the_fleet_is_shown_before_and_after_its_warm_up(tmp_path: Path) -> None
         "contradictions": [
             "`context_window` says 9000, the engine 8192: longer requests fail there; leave the setting out"
         ],
-        "requests": 0, "requests_elsewhere": 0,
+        "requests": 0, "requests_elsewhere": 0, "ejected_by": 0,
         "warm_up": {"state": "done", "answered": 1, "requests": 1, "error": None},
     }  # fmt: skip
 

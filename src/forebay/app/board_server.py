@@ -20,6 +20,7 @@ from forebay.app.worker_lines import WorkerLine, WorkerLines
 from forebay.core.engine_load import ENGINE_STALE_S, EngineLoad
 from forebay.gateway.board_wire import FromWorker, Hello, decode_from_worker, encode_frame
 from forebay.gateway.policy.dealing import Dealing
+from forebay.gateway.policy.ejections import Ejections
 from forebay.gateway.policy.machines import Machine
 from forebay.gateway.policy.merging import Merging
 from forebay.gateway.policy.news import EngineNews, News, cut, shorten
@@ -94,6 +95,7 @@ class BoardServer:
         self._fresh: dict[str, EngineNews] = {}  # published since the workers were told
         self._merging = Merging()
         self._dealing = Dealing()
+        self._ejections = Ejections()
         self._fleet = None if join_fleet is None else join_fleet(self._merging, self._dealing)
         self._deal_timer: asyncio.TimerHandle | None = None
         self._lines = WorkerLines(path, "loads", decode_from_worker, self)
@@ -131,6 +133,10 @@ class BoardServer:
         """Of this machine's workers in progress at a place, and of the workers of others."""
         return self._merging.count_own(place)[0], self._merging.count_elsewhere(place)
 
+    def count_ejecting(self, place: int) -> int:
+        """This machine's workers that have put a place out of service for its failures."""
+        return self._ejections.count(place, self._now())
+
     def count_at(self, instance: str) -> int:
         """Requests of another machine's workers in progress anywhere."""
         return self._merging.count_at(instance)
@@ -154,7 +160,8 @@ class BoardServer:
 
     def read(self) -> News:
         """All that is known here, of all workers together."""
-        return msgspec.structs.replace(self._merging.read(), engines=self._list_engines())
+        outs = self._ejections.read(self._merging.own_size, self._now())
+        return msgspec.structs.replace(self._merging.read(), engines=self._list_engines(), outs=outs)
 
     def _list_engines(self) -> tuple[EngineNews, ...]:
         old = self._now() - ENGINE_STALE_S
@@ -181,12 +188,15 @@ class BoardServer:
             return
         self._lines.take(line, worker)
         self._dealing.leave(worker)
+        self._ejections.leave(worker)
         self._merging.join(worker)
         self._tell(line, msgspec.structs.replace(self._take(worker), engines=self._list_engines()))
 
     def _note(self, line: Line, news: News) -> None:
         if self._lines.is_current(line):
             self._merging.note(line.worker, news, self._now())
+            if news.outs:
+                self._ejections.note(line.worker, news.outs, self._now())
             if news.claims:
                 self._dealing.note(line.worker, news.claims)
                 self._deal_soon()
@@ -195,6 +205,7 @@ class BoardServer:
         self._told.pop(worker, None)
         self._merging.leave(worker)
         self._dealing.leave(worker)
+        self._ejections.leave(worker)
         self._deal_soon()
 
     def _deal_soon(self) -> None:

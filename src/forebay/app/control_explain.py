@@ -1,8 +1,9 @@
 """Where a request would go, for the admin API: what a route, a key and a request's needs leave, and why.
 
 It decides by the same pure functions as the workers, over the table that they have, and by the loads that
-they have told the board.  It does not know how fast places are and which a worker has put out of service for
-their failures: that a worker tells itself, with the header `x-forebay-debug: route`.
+they have told the board.  What is out of service for its failures at all workers of this machine counts as
+that here; at how many it is so is told.  It does not know how fast places are: that a worker tells itself,
+with the header `x-forebay-debug: route`.
 """
 
 import time
@@ -22,7 +23,7 @@ from forebay.core.keys import KeyEntry
 from forebay.core.routes import Endpoint, Route, RouteTable
 from forebay.gateway.board import hear_news
 from forebay.gateway.loads import Loads
-from forebay.gateway.place_names import PlaceNames
+from forebay.gateway.place_names import PlaceNames, find_place
 from forebay.gateway.policy.explain import Candidate, Explained, explain, explain_barred, explain_listed
 from forebay.gateway.policy.fleet import Fleet, Group, compute_mask
 from forebay.gateway.policy.listed import ListedPlace
@@ -62,6 +63,9 @@ class CandidateView(View):
     requests: int | None = Field(description="In flight, of all workers; null where they are not counted.")
     used: float | None = Field(description="Share of its pool's capacity; null if nobody knows.")
     engine: EngineStateView | None = Field(description="What its engine said in the last 5 s.")
+    ejected_by: int = Field(
+        description="Workers of this machine that have put it out of service for its failures."
+    )
     retry_after_s: float | None = Field(description="Until it is asked again, while it is left alone.")
     quota_used: float | None = Field(description="Used share of its account's quota, as its provider said.")
 
@@ -122,6 +126,8 @@ class ExplainRoutes:
         route = _find_route(snapshot.table, model, endpoint, entry)
         news = self._read_news()
         explained = explain_route(snapshot.table, route, endpoint, entry, want, draw, news)
+        outs = {out.place: out.workers for out in news.outs}
+        names, places = PlaceNames(read_machine_id()), {each.id: find_place(each) for each in route.targets}
         return ExplainedView(
             model=model,
             key=key,
@@ -131,7 +137,10 @@ class ExplainRoutes:
             tokens=want.tokens,
             needs=sorted(set(needs or ())),
             fallbacks=[name for name in route.fallbacks if entry.allows(name)],
-            candidates=[_show(each) for each in explained.candidates],
+            candidates=[
+                _show(each, outs.get(names.name_place(places[each.target]), 0) if outs else 0)
+                for each in explained.candidates
+            ],
         )
 
 
@@ -151,6 +160,7 @@ def explain_route(
     parts = loads.follow(table, 1)
     loads.commit(parts)
     hear_news(loads, news, now)
+    _hear_outs(loads, news, now)
     loads.sweep(now)
     groups = parts.groups.get(route.model, ())
     if groups and len(allowed) > 1:
@@ -163,6 +173,15 @@ def explain_route(
         explained = explain_listed(listed, table.attempts_max, now)
     explained.candidates.extend(explain_barred(entry, route.targets))
     return explained
+
+
+def _hear_outs(loads: Loads, news: News, now: float) -> None:
+    """Out of service is what is so wherever a request may come."""
+    for out in news.outs:
+        replica = loads.by_id.get(out.place)
+        if replica is not None and out.is_everywhere:
+            replica.ejected_until = out.until
+            replica.settle(now)
 
 
 def _find_key(keys: tuple[KeyEntry, ...], key_id: str | None) -> KeyEntry:
@@ -197,7 +216,7 @@ def _answers(group: Group, endpoint: Endpoint) -> bool:
     return can_answer(group.members[0].target.dialect, endpoint)
 
 
-def _show(candidate: Candidate) -> CandidateView:
+def _show(candidate: Candidate, ejected_by: int) -> CandidateView:
     engine = candidate.engine
     return CandidateView(
         target=candidate.target,
@@ -211,6 +230,7 @@ def _show(candidate: Candidate) -> CandidateView:
         requests=candidate.requests,
         used=candidate.used,
         engine=None if engine is None else EngineStateView(**msgspec.structs.asdict(engine)),
+        ejected_by=ejected_by,
         retry_after_s=candidate.retry_after_s,
         quota_used=candidate.quota_used,
     )

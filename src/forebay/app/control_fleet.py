@@ -71,6 +71,9 @@ class ReplicaView(View):
     contradictions: list[str] = Field(description="Where its engine says otherwise than forebay.yaml.")
     requests: int = Field(description="In progress, of this machine's workers, as far as they count them.")
     requests_elsewhere: int = Field(description="Likewise of the workers of other machines.")
+    ejected_by: int = Field(
+        description="Workers of this machine that have put it out of service for its failures."
+    )
     warm_up: WarmUpView | None = Field(description="Null where its pool asks for none.")
 
 
@@ -117,11 +120,12 @@ class FleetRoutes:
         """As their engines said last, in the order of tiers, pools and addresses."""
         now = asyncio.get_running_loop().time()
         found = ((state, place) for state in self._engines.list_states() for place in state.places.values())
-        views = [_show(state, place, now, self._count(place)) for state, place in found]
+        views = [_show(state, place, now, *self._count(place)) for state, place in found]
         return FleetView(data=sorted(views, key=_order), sharing=self._show_sharing(now))
 
-    def _count(self, place: PlaceState) -> tuple[int, int]:
-        return self._board.count_requests(self._names.name_place(find_place(place.place.targets[0])))
+    def _count(self, place: PlaceState) -> tuple[tuple[int, int], int]:
+        name = self._names.name_place(find_place(place.place.targets[0]))
+        return self._board.count_requests(name), self._board.count_ejecting(name)
 
     def _show_sharing(self, now: float) -> SharingView | None:
         state = self._board.fleet
@@ -148,7 +152,9 @@ def _order(view: ReplicaView) -> tuple[int, str, str, str]:
     return tier, view.pool, view.url, view.model
 
 
-def _show(state: ReplicaState, place: PlaceState, now: float, counts: tuple[int, int]) -> ReplicaView:
+def _show(
+    state: ReplicaState, place: PlaceState, now: float, counts: tuple[int, int], ejected_by: int
+) -> ReplicaView:
     target = place.place.targets[0]
     load = state.compute_load(place, target, now)
     warm_up, live, facts = place.place.warm_up, place.liveness, place.facts or ModelFacts()
@@ -176,6 +182,7 @@ def _show(state: ReplicaState, place: PlaceState, now: float, counts: tuple[int,
         contradictions=list_contradictions(target, place.facts),
         requests=counts[0],
         requests_elsewhere=counts[1],
+        ejected_by=ejected_by,
         warm_up=None
         if warm_up is None
         else WarmUpView(

@@ -61,6 +61,7 @@ class _Replica(msgspec.Struct, kw_only=True):
     error: str | None
     requests: int = 0
     requests_elsewhere: int = 0
+    ejected_by: int = 0
     warm_up: _WarmUp | None
     engine_version: str | None = None
     generates: bool | None = None
@@ -189,6 +190,9 @@ def _make_note(replica: _Replica) -> Cell:
     if warm_up is not None and warm_up.state == "overdue":
         why = f": {warm_up.error}" if warm_up.error else ""
         return Cell(text=f"its warm-up failed, it is sent to all the same{why}", style="yellow")
+    if replica.ejected_by:
+        of = "a worker" if replica.ejected_by == 1 else f"{replica.ejected_by} workers"
+        return Cell(text=f"out of service at {of}: it failed too often in a row", style="red")
     if replica.age_s is None and replica.error is None:
         return Cell(text="not asked", style="dim")
     return Cell(text=replica.error or "; ".join(replica.contradictions), style="yellow")

@@ -15,6 +15,7 @@ from forebay.gateway.crowd import Crowd
 from forebay.gateway.loads import Loads
 from forebay.gateway.metrics import Cells
 from forebay.gateway.policy.account import Word
+from forebay.gateway.policy.ejections import take_outs
 from forebay.gateway.policy.load import ReplicaLoad
 from forebay.gateway.policy.news import WORD_MAX_S, News, PlaceCount, SaidUse, SaidWord, is_time
 
@@ -43,6 +44,7 @@ class Board:
         self._hurried_at = 0.0
         self._client = BoardClient(loop, path, worker, self)
         self._told: dict[int, tuple[int, int]] = {}
+        self._told_outs: dict[int, float] = {}
         self._rounds = 0
         self._is_heard = False
 
@@ -87,6 +89,7 @@ class Board:
             words=tuple(self._take_words()),
             uses=tuple(self._take_uses()),
             claims=tuple(self._claims.take(self._now())),
+            outs=tuple(take_outs(self._loads.by_id, self._told_outs, self._now())),
         )
 
     def _take_counts(self) -> Iterator[PlaceCount]:
@@ -124,6 +127,7 @@ class Board:
         """The board may be a new one, which knows nothing: all that holds is news for it."""
         now = self._now()
         self._told.clear()
+        self._told_outs.clear()
         for word in self._list_words():
             word.is_news |= now < word.retry_at
         for account in self._loads.accounts.values():

@@ -46,6 +46,19 @@ class SaidUse(msgspec.Struct, frozen=True, array_like=True):
     used: float
 
 
+class SaidOut(msgspec.Struct, frozen=True, array_like=True):
+    """Until when a place is out of service for its failures: of the worker that says so, or of many.
+
+    Attributes:
+        is_everywhere: so it is at all workers of the machine.
+    """
+
+    place: Id
+    until: float
+    workers: Count = 1
+    is_everywhere: bool = False
+
+
 class EngineNews(msgspec.Struct, frozen=True, array_like=True):
     """What an engine said of itself, and when."""
 
@@ -101,6 +114,7 @@ class News(msgspec.Struct, frozen=True, tag="news"):
         allotments: from the board.
         expected: workers that fill the same places on all machines, though they may not be heard; 0 where
             the board knows of no other machine.
+        outs: from a worker, for people alone.
     """
 
     counts: tuple[PlaceCount, ...] = ()
@@ -111,6 +125,7 @@ class News(msgspec.Struct, frozen=True, tag="news"):
     claims: tuple[Claim, ...] = ()
     allotments: tuple[Allotment, ...] = ()
     expected: Count = 0
+    outs: tuple[SaidOut, ...] = ()
 
 
 _Item = TypeVar("_Item")
@@ -133,8 +148,9 @@ def cut(news: News) -> Iterator[News]:
             claims=_cut(news.claims, at, PART_MAX),
             allotments=_cut(news.allotments, at, PART_MAX),
             expected=news.expected,
+            outs=_cut(news.outs, at, PART_MAX),
         )
-        kinds = part.counts, part.words, part.uses, part.engines, part.claims, part.allotments
+        kinds = part.counts, part.words, part.uses, part.engines, part.claims, part.allotments, part.outs
         if at and not any(kinds):
             return
         yield part
