@@ -84,6 +84,8 @@ MISTAKES = [
     ("method: ngram", "method: draft", 11, f"{KEY}.speculation", "needs the `source`"),
     ("stall-s: 30", "stal-s: 30", 10, f"{KEY}.engine.arguments.stal-s", "stall-s"),
     ("stall-s: 30", "stall-s: soon", 10, f"{KEY}.engine.arguments.stall-s", "number"),
+    ("stall-s: 30", f"stall-s: {1 << 63}", 10, f"{KEY}.engine.arguments.stall-s", "64 bits"),
+    ("stall-s: 30", f"stall-s: [{1 << 70}]", 10, f"{KEY}.engine.arguments.stall-s", "a list of at most"),
     ("precision: q8", "adapters: {support: lora}", 12, f"{KEY}.adapters.support", "the model itself"),
     ("precision: q8", "adapters: {sql: lora}", 12, f"{KEY}.adapters.sql", "no adapter at"),
     ("precision: q8", "tier: provisoned", 12, f"{KEY}.tier", "did you mean `provisioned`"),

@@ -42,6 +42,7 @@ from forebay.engines.model import Argument
 OWN_WEIGHTS: Final = "minilm"
 REPLICAS_MAX: Final = 256
 DEPLOYMENTS_MAX: Final = 500
+WHOLE_MAX: Final = (1 << 63) - 1
 LIST_MAX: Final = 256
 TEXT_MAX: Final = 10_000
 REGISTRY_PREFIX: Final = "registry:"
@@ -70,14 +71,18 @@ def _check_argument(value: Any) -> Argument:
             raise ValueError(f"a list of at most {LIST_MAX} texts and numbers")
         return tuple(value)
     if not _is_plain(value):
-        raise ValueError("must be true, false, a number, a text or a list of these; not a mapping")
+        raise ValueError(
+            "must be true, false, a number of at most 64 bits, a text or a list of these; not a mapping"
+        )
     return value  # type: ignore[no-any-return]
 
 
 def _is_plain(value: object) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
-    return isinstance(value, bool | int) or (isinstance(value, str) and len(value) <= TEXT_MAX)
+    if isinstance(value, int):  # true and false are as well
+        return abs(value) <= WHOLE_MAX
+    return isinstance(value, str) and len(value) <= TEXT_MAX
 
 
 def _check_steps(value: tuple[float, ...]) -> tuple[float, ...]:
@@ -105,10 +110,11 @@ class EngineChoice(Section):
     version: Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}$")] | None = Field(
         default=None, description="Its version; null takes the one that is there."
     )
-    environment: Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")] | None = Field(
+    environment: Label | None = Field(
         default=None,
-        description="Digest of the environment that it runs in, as docs/engines.md says; null takes the one "
-        "of its kind and version, else Forebay's own.",
+        description="Environment that it runs in on this machine, as docs/environments.md says: a digest, "
+        "its beginning, or a recipe such as `vllm-cpu`. Null takes the recipe of its kind, version and "
+        "hardware for `vllm`, and where a `version` is given; else Forebay's own.",
     )
     threads: Threads = Field(default=1, description="CPU threads.")
     slots: Annotated[StrictInt, Field(ge=1, le=4096)] = Field(

@@ -3,13 +3,12 @@
 A list is one value, so that its order counts; of mappings each key is looked at.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from forebay.app.config_deployments import DeploymentConfig, LaunchersConfig
+from forebay.app.config_deployments import DeploymentConfig
 from forebay.app.config_problems import format_key
-from forebay.app.deployment_compile import compile_deployment
 
 _ABSENT: Final = object()
 Path = tuple[str, ...]
@@ -53,24 +52,24 @@ def compute_diff(
     name: str,
     before: DeploymentConfig | None,
     after: DeploymentConfig | None,
-    launchers: LaunchersConfig,
+    name_revision: Callable[[str, DeploymentConfig], str],
 ) -> DeploymentDiff:
-    """From one manifest to another; None: there is none, and of the other only what it says itself counts."""
+    """From one manifest to another; None: there is none, and of the other only what it says itself counts.
+
+    Args:
+        name_revision: names what the replicas of a deployment are.
+    """
     with_defaults = before is not None and after is not None
     return DeploymentDiff(
         name=name,
         changes=tuple(_compare((), _dump(before, with_defaults), _dump(after, with_defaults))),
-        revision_before=_name_revision(name, before, launchers),
-        revision_after=_name_revision(name, after, launchers),
+        revision_before="" if before is None else name_revision(name, before),
+        revision_after="" if after is None else name_revision(name, after),
     )
 
 
 def _dump(manifest: DeploymentConfig | None, with_defaults: bool) -> Any:
     return {} if manifest is None else manifest.model_dump(mode="json", exclude_unset=not with_defaults)
-
-
-def _name_revision(name: str, manifest: DeploymentConfig | None, launchers: LaunchersConfig) -> str:
-    return "" if manifest is None else compile_deployment(name, manifest, launchers).revision
 
 
 def _compare(path: Path, before: Any, after: Any) -> Iterator[FieldChange]:

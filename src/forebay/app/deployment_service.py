@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from forebay.app.config import Config
 from forebay.app.config_deployments import DeploymentConfig
-from forebay.app.deployment_compile import compile_deployment
 from forebay.app.deployment_diff import DeploymentDiff, compute_diff
+from forebay.app.deployment_environments import compile_here
 from forebay.app.deployment_records import Applied, DeploymentRecord, DeploymentsRefused, WantedManifest
 from forebay.app.deployment_repo import DeploymentRepo
 from forebay.app.deployment_store import read_manifest
@@ -89,16 +89,16 @@ class DeploymentService:
 
         Raises StoreError.
         """
-        launchers = self._get_config().launchers
         current = {record.name: record for record in self._repo.list_current()}
         diffs = tuple(
-            compute_diff(name, _read(current.get(name)), wanted[name], launchers) for name in sorted(wanted)
+            compute_diff(name, _read(current.get(name)), wanted[name], self._name_revision)
+            for name in sorted(wanted)
         )
         new = [diff.name for diff in diffs if diff.rolls]
         trials = tuple(self._load_trials()) if new else ()
         unknown = {}
         for name in new:
-            found = explain_unknown(combine(compile_deployment(name, wanted[name], launchers)), trials)
+            found = explain_unknown(combine(compile_here(name, wanted[name], self._get_config())), trials)
             if found is not None:
                 unknown[name] = found.describe()
         return Plan(
@@ -118,7 +118,7 @@ class DeploymentService:
         """From one generation to another of the same name; None: there is none."""
         named = before or after
         assert named is not None
-        return compute_diff(named.name, _read(before), _read(after), self._get_config().launchers)
+        return compute_diff(named.name, _read(before), _read(after), self._name_revision)
 
     def apply(self, plan: Plan, actor: Actor, *, allow_untested: bool = False) -> Sequence[Applied]:
         """Raises Untested, GenerationConflict, DeploymentsRefused, StoreError."""
@@ -137,6 +137,9 @@ class DeploymentService:
         """Raises DeploymentsRefused, DeploymentNotFound, GenerationConflict, StoreError."""
         self._refuse_of_file(name, "put its earlier content back there")
         return self._repo.roll_back(name, actor, to=to, expected=expected)
+
+    def _name_revision(self, name: str, manifest: DeploymentConfig) -> str:
+        return compile_here(name, manifest, self._get_config()).revision
 
     def _refuse_of_file(self, name: str, hint: str) -> None:
         is_applied = any(record.name == name for record in self._repo.list_current())

@@ -6,17 +6,21 @@ file's holds, and `problems` says so; so does a stored manifest that this versio
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from pydantic import ValidationError
 
 from forebay.app.config import Config
 from forebay.app.config_deployments import DeploymentConfig
-from forebay.app.deployment_compile import compile_deployments, list_endpoints
+from forebay.app.deployment_compile import list_endpoints
+from forebay.app.deployment_environments import compile_here, explain
 from forebay.app.deployment_records import DeploymentRecord, Manifest
 from forebay.app.deployment_repo import DeploymentRepo
 from forebay.core.routes import Endpoint
 from forebay.engines.deployment import Deployment
 from forebay.store.errors import StoreError
+
+AGAIN_LOOKS: Final = 8  #: from one look for an environment that is not there to the next
 
 
 class DeploymentStore:
@@ -40,6 +44,8 @@ class DeploymentStore:
         self._get_config = get_config
         self._records: tuple[DeploymentRecord, ...] = ()
         self._last_change = -1
+        self._waits = False  #: for an environment
+        self._looks = 0
         self._config: Config | None = None
         self._current: tuple[Deployment, ...] = ()
         self._endpoints: Mapping[str, Sequence[Endpoint]] = {}
@@ -69,14 +75,17 @@ class DeploymentStore:
         """Looks for changes; whether there was one.  While the database refuses, what is known holds."""
         config = self._get_config()
         records = await asyncio.to_thread(self._read)
-        if records is None and config is self._config:
+        self._looks += 1
+        is_due = self._waits and self._looks % AGAIN_LOOKS == 0
+        if records is None and config is self._config and not is_due:
             return False
         self._config = config
         if records is not None:
             self._records, self.is_known = records, True
         self.is_known = self.is_known or self._repo is None
         manifests, self.problems = merge_manifests(config, self._records)
-        current = compile_deployments(manifests, config.launchers)
+        current, waiting = await asyncio.to_thread(_compile, manifests, config)
+        self._waits, self.problems = bool(waiting), (*self.problems, *waiting)
         endpoints = {name: list_endpoints(each) for name, each in manifests.items()}
         if current == self._current and endpoints == self._endpoints:
             return False
@@ -97,6 +106,15 @@ class DeploymentStore:
             return None  # the control plane tells of that by its other looks at the database
         self._last_change = change
         return records
+
+
+def _compile(
+    manifests: Mapping[str, DeploymentConfig], config: Config
+) -> tuple[tuple[Deployment, ...], tuple[str, ...]]:
+    """In the order of their names; and why some of them can't start yet."""
+    found = tuple(compile_here(name, manifests[name], config) for name in sorted(manifests))
+    told = ((each.name, explain(each, config)) for each in found)
+    return found, tuple(f"deployment {name}: {why}" for name, why in told if why)
 
 
 def merge_manifests(

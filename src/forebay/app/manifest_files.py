@@ -22,6 +22,8 @@ from forebay.app.config_explain import explain_errors
 from forebay.app.config_problems import ConfigInvalid, ConfigProblem, Severity
 from forebay.app.config_source import FILE_MAX_BYTES, Source, parse_documents, read_source_bytes
 from forebay.app.config_values import ConfigOrigin, Section
+from forebay.app.deployment_compile import compile_deployment
+from forebay.app.deployment_environments import explain
 from forebay.app.deployment_records import Manifest
 
 FILES_MAX: Final = 1000
@@ -111,11 +113,24 @@ def check_manifests(data: Mapping[str, Any], origin: ConfigOrigin, config: Confi
     """
     beside = config.model_dump(mode="json", include=set(_BESIDE))
     deployments = data.get("deployments")
+    yield from _check_environments(deployments, origin, config)
     yield from check_deployments({**beside, "deployments": deployments}, origin)
     for name in deployments if isinstance(deployments, Mapping) else ():
         if name in config.deployments:
             message = "stands in forebay.yaml already"
             yield ("deployments", name), message, "change it there, or remove it there", Severity.ERROR, False
+
+
+def _check_environments(deployments: object, origin: ConfigOrigin, config: Config) -> Iterator[Found]:
+    """Whether an engine has an environment to run in; of what is no manifest nothing is said."""
+    for name, raw in deployments.items() if isinstance(deployments, Mapping) else ():
+        try:
+            manifest = DeploymentConfig.model_validate(raw, context=origin)
+        except ValidationError:
+            continue
+        why = explain(compile_deployment(name, manifest, config.launchers), config)
+        if why:
+            yield ("deployments", name, "engine"), why.rstrip("."), "", Severity.ERROR, False
 
 
 def dump_manifest(deployment: DeploymentConfig) -> Manifest:

@@ -12,7 +12,7 @@ import yaml
 
 from forebay.app.config import Config
 from forebay.app.config_running import load_live_state
-from forebay.app.deployment_compile import compile_deployments
+from forebay.app.deployment_environments import compile_here
 from forebay.app.deployment_store import merge_manifests
 from forebay.app.deployment_views import DeploymentList, DeploymentView, list_views, show_generation
 from forebay.cli.admin_client import fetch_admin
@@ -130,7 +130,7 @@ def _load(config: Config) -> tuple[DeploymentList, bool]:
     with open_service(config) as (_, repo):
         records = repo.list_current()
     manifests, problems = merge_manifests(config, records)
-    deployments = compile_deployments(manifests, config.launchers)
+    deployments = [compile_here(name, manifests[name], config) for name in sorted(manifests)]
     return DeploymentList(data=list_views(config, deployments, records, {}), problems=list(problems)), False
 
 
