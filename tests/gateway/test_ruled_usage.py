@@ -118,6 +118,9 @@ def test_units_are_of_the_target_that_answered(
     record = ruled.wait_record(ask(ruled, False).headers["x-request-id"])
     assert record.target == "ruled-1"
     assert dict(record.units)["pages"] == 1
+    # What has refused is left alone for a while, which is not to be seen by the tests that follow.
+    answer_with(upstream, False, FULL)
+    ruled.until(lambda: ruled.wait_record(ask(ruled, False).headers["x-request-id"]).target == "ruled-0")
 
 
 def test_what_each_rule_found_is_counted_and_what_is_of_no_use_is_told_once(
