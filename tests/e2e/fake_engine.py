@@ -36,6 +36,10 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
+        if self.path == "/metrics":
+            page = f"llamacpp:requests_processing {self.in_flight}\nllamacpp:requests_deferred 0\n"
+            self.reply(200, page.encode(), "text/plain")
+            return
         self.reply(200 if self.path == "/health" else 404, b"{}")
 
     def do_POST(self) -> None:
@@ -77,9 +81,9 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(0.02)
         self.wfile.write(b"data: [DONE]\n\n")
 
-    def reply(self, status: int, body: bytes) -> None:
+    def reply(self, status: int, body: bytes, kind: str = "application/json") -> None:
         self.send_response(status)
-        self.send_header("content-type", "application/json")
+        self.send_header("content-type", kind)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -33,7 +33,7 @@ deployments:
     source: embedded:smollm2-135m
     version: "{version}"
     engine: {{kind: llamacpp, slots: 4, environment: {environment}}}
-    rollout: {{steps: [0.25, 0.5], step_s: {step_s}, requests_min: 20}}
+    rollout: {{steps: [0.25, 0.5], step_s: {step_s}, requests_min: 12}}
 """
 
 
@@ -72,7 +72,7 @@ async def calling(whole: Whole) -> AsyncIterator[Seen]:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def write(whole: Whole, version: str, environment: str, step_s: float = 2.0) -> None:
+def write(whole: Whole, version: str, environment: str, step_s: float = 1.0) -> None:
     text = CONFIG.format(version=version, environment=environment, step_s=step_s)
     beside = whole.folder / "beside"
     beside.write_text(text)
@@ -101,7 +101,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
     folder = tmp_path_factory.mktemp("rollout")
     for digest, mode in ((GOOD, "good"), (ERRS, "errs"), (SLOW, "slow"), (REFUSES, "refuses")):
         make_environment(folder / ".forebay", digest, mode)
-    config = CONFIG.format(version="1", environment=GOOD, step_s=2.0)
+    config = CONFIG.format(version="1", environment=GOOD, step_s=1.0)
     with running(folder, config) as whole:
         wait_until(lambda: has_ended(whole, "1"), 60, "the first version serves")
         yield whole
