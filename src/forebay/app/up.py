@@ -26,6 +26,7 @@ from forebay.app.config_edit import EditNews
 from forebay.app.config_model import list_secrets
 from forebay.app.config_running import SAVED_CONFIG
 from forebay.app.control_watch import save_config
+from forebay.app.deployment_compile import list_public_names
 from forebay.app.machine_memory import describe_machine
 from forebay.app.redaction import LOG_FORMAT, RedactingFormatter
 from forebay.app.replica_files import LOGS_FOLDER
@@ -302,7 +303,7 @@ class _Run:
             gateway_url=self._place.gateway_url,
             control_url=self._place.control_url,
             chat_model=model,
-            models=tuple(sorted(config.models)),
+            models=list_models(config),
             key=key,
             key_path=str(config.local_key_path),
             token_path=str(config.admin_token_path),
@@ -323,6 +324,12 @@ def has_failed_to_start(status: ChildStatus) -> bool:
     """Whether a child that has never been ready is given up: at once if it said that trying is in vain."""
     refused = status.failures > 0 and status.last_exit == describe_exit(EXIT_REFUSED)
     return not status.was_ready and (refused or status.failures >= START_FAILURES_MAX)
+
+
+def list_models(config: Config) -> tuple[str, ...]:
+    """The public names of the file, those of its deployments among them."""
+    deployed = (model for name, each in config.deployments.items() for model in list_public_names(name, each))
+    return tuple(sorted({*config.models, *deployed}))
 
 
 def find_chat_model(config: Config) -> str | None:

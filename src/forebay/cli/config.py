@@ -26,6 +26,8 @@ def check(file: Path | None) -> Outcome:
         print_line(paint(f"{place}: {_count(errors, 'mistake')}", "red"))
         return Outcome.PROBLEM
     parts = f"{_count(len(config.models), 'model')}, {_count(len(config.engines), 'engine')}"
+    if config.deployments:
+        parts += f", {_count(len(config.deployments), 'deployment')}"
     noted = f", {_count(len(problems), 'warning')}" if problems else ""
     print_line(paint(f"{place}: ok ({parts}{noted})", "green"))
     return Outcome.OK

@@ -6,6 +6,7 @@ import msgspec
 
 from forebay.cli.doctor_authority import check_authority, check_sharing
 from forebay.cli.doctor_config import check_configuration, check_edits
+from forebay.cli.doctor_deployments import check_deployments
 from forebay.cli.doctor_engines import check_engines
 from forebay.cli.doctor_machine import (
     check_data_folder,
@@ -50,6 +51,7 @@ def examine(file: Path | None) -> list[Finding]:
     findings += check_identity_provider(config)
     findings += check_ports(config)
     findings += check_running(config)
+    findings += check_deployments(config)
     findings += check_sharing(config)
     if finding.verdict is not Verdict.FAIL:
         findings += check_edits(config)
