@@ -239,6 +239,18 @@ def test_a_batch_ends_with_its_window(scene: BatchScene, place: Place, client: O
     assert done.request_counts.failed == 5
 
 
+def test_a_batch_whose_input_is_lost_from_the_disk_waits_and_can_be_cancelled(
+    scene: BatchScene, client: OpenAI
+) -> None:
+    file = client.files.create(file=("in.jsonl", write([make_line(1)])), purpose="batch")
+    (scene.folder / "batch" / "files" / file.id).unlink()
+    batch = client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+    scene.until(lambda: f"the batch {batch.id} waits: the disk refuses" in scene.log)
+    assert client.batches.retrieve(batch.id).status == "validating"
+    client.batches.cancel(batch.id)
+    assert wait_end(scene, client, batch.id).status == "cancelled"
+
+
 def test_nothing_of_a_project_is_there_for_another(scene: BatchScene, client: OpenAI) -> None:
     batch = submit(client, [make_line(1)])
     done = wait_end(scene, client, batch.id)
@@ -360,6 +372,16 @@ def test_no_line_is_lost_or_written_twice_whatever_is_killed(tmp_path: Path, pla
             assert sum(count - 1 for count in place.asked.values()) <= 4 * 4
             marks = {record.batch for record in scene.gateway.records() if record.status == 200}
             assert marks == {f"{batch.id}/{n}" for n in range(1, 101)}
+
+
+def test_a_caller_can_not_pass_for_a_batch(scene: BatchScene, client: OpenAI) -> None:
+    raw = client.chat.completions.with_raw_response.create(
+        model="m",
+        messages=[{"role": "user", "content": "x"}],
+        extra_headers={"x-forebay-batch": "batch_1/1"},
+    )
+    record = scene.gateway.wait_record(raw.headers["x-request-id"])
+    assert (record.batch, record.kind) == ("", Kind.REQUEST)
 
 
 def test_who_asks_as_a_batch_without_its_secret_is_nobody(scene: BatchScene) -> None:

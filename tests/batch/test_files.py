@@ -1,5 +1,6 @@
 """Files over real sockets, with OpenAI's own client: they come back as they were sent."""
 
+import hashlib
 import http.client
 import os
 from collections.abc import Iterator
@@ -143,6 +144,27 @@ def test_a_caller_that_leaves_leaves_nothing(scene: BatchScene) -> None:
     scene.until(lambda: list(uploads.iterdir()))
     connection.close()
     scene.until(lambda: not list(uploads.iterdir()))
+
+
+def read_peak_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) * 1024
+
+
+def test_a_large_file_is_held_by_nobody_on_its_way(tmp_path: Path) -> None:
+    content = os.urandom(1 << 20) * 48
+    with BatchScene(tmp_path, [make_route("m", UNREACHED)]) as scene, scene.client() as client:
+        client.files.create(file=("small", b"x" * 1_000_000), purpose="batch")
+        pids = scene.gateway.process.pid, scene.process.pid
+        before = [read_peak_bytes(pid) for pid in pids]
+        file = client.files.create(file=("large", content), purpose="batch")
+        with client.files.with_streaming_response.content(file.id) as answer:
+            assert sum(map(len, answer.iter_bytes())) == len(content)
+        assert hashlib.sha256((tmp_path / "batch" / "files" / file.id).read_bytes()).digest() == (
+            hashlib.sha256(content).digest()
+        )
+        grown = [read_peak_bytes(pid) - size for pid, size in zip(pids, before, strict=True)]
+        assert max(grown) < 16 << 20, grown
 
 
 def test_files_outlive_their_process_and_a_call_waits_for_the_next(tmp_path: Path) -> None:

@@ -156,7 +156,15 @@ class Run:
         if record.status is Status.CANCELLING:
             self.stop(Stop.CANCELLED)
         disk = parts.disk
-        lines = await asyncio.to_thread(Input, disk.path(record.input_file), parts.settings.line_max_bytes)
+        try:
+            lines = await asyncio.to_thread(
+                Input, disk.path(record.input_file), parts.settings.line_max_bytes
+            )
+        except DiskRefuses:
+            if self._stop is None:
+                raise
+            await self._finish(_HAPPENINGS[self._stop])  # without its input it can still end
+            return
         try:
             journal = await asyncio.to_thread(
                 Journal, disk.path(record.output_file), disk.path(record.error_file)
