@@ -88,8 +88,8 @@ class BoardFleet:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not self._link.is_up:
             return
-        call = self._make_call(self._machines.say_goodbye(), goes_on=False)
-        self._link.call(call, lambda _: None if done.done() else done.set_result(None))
+        goodbye = _encode(self._machines.say_goodbye())
+        self._link.call(goodbye, lambda _: None if done.done() else done.set_result(None))
         with suppress(TimeoutError):
             await asyncio.wait_for(done, GOODBYE_MAX_S)
 
@@ -128,10 +128,7 @@ class BoardFleet:
     # --- the line -------------------------------------------------------------------------------------------
 
     def _make_probe(self) -> bytes:
-        return self._make_call(self._machines.make_beat())
-
-    def _make_call(self, message: Message, *, goes_on: bool = True) -> bytes:
-        return message.instance.encode() + (b"+" if goes_on else b"-") + _encode(message)
+        return _encode(self._machines.make_beat())
 
     def _begin(self) -> None:
         if self._trouble:
@@ -153,7 +150,7 @@ class BoardFleet:
             await asyncio.sleep(TELL_S)
             if self._link.is_up:  # else it stays news
                 for message in self._machines.take(self._now(), self._dealing.list_wants()):
-                    self._link.call(self._make_call(message), _ignore)
+                    self._link.call(_encode(message), _ignore)
                     self._told += 1
 
     def _hear(self, data: bytes) -> None:

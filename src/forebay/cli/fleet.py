@@ -138,7 +138,7 @@ def _tell_sharing(sharing: _Sharing) -> None:
         print_note(f"loads are not shared with other machines: {sharing.trouble} (limits.authority)")
     for machine in sharing.machines:
         print_note(
-            f"{machine.name}: {machine.requests:,} in progress in {machine.workers:,} workers, "
+            f"{machine.name}: {machine.requests:,} in progress, workers: {machine.workers:,}, "
             f"heard {machine.age_s:.1f} s ago"
         )
     if sharing.connected and not sharing.machines:
