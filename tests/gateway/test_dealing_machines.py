@@ -10,9 +10,9 @@ from dealing_rig import TOKENS, Simulation, SimWorker
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.gateway.policy.dealing import find_part
 from forebay.gateway.policy.machines import Machines, Message
 from forebay.gateway.policy.news import News
+from forebay.gateway.policy.sharing import find_part
 
 FLEET_TELL_S = 0.2
 
@@ -64,7 +64,7 @@ class Site(Simulation):
         self.world.count(-1)
 
     def tell_others(self) -> None:
-        for message in self.machines.take(self.now, self.dealing.list_wants()):
+        for message in self.machines.take(self.now, self.dealing.list_uses()):
             for site in self.world.sites:
                 if site is not self:
                     self.after(
@@ -77,8 +77,8 @@ class Site(Simulation):
 
     def _tell_forever(self) -> None:
         self.machines.sweep(self.now)
-        wants = [(each.workers, each.wants) for each in self.machines.list_machines()]
-        self.dealing.share_with(wants, self.merging.own_size, self.now)
+        uses = [(each.workers, each.pools) for each in self.machines.list_machines()]
+        self.dealing.share_with(uses, self.merging.own_size, self.now)
         super()._tell_forever()
 
     def _tell(self, name: str) -> None:

@@ -122,8 +122,8 @@ class BoardFleet:
         """To be called some times a second: what is silent is unknown."""
         for name in self._machines.sweep(self._now()):
             logger.warning("the machine %s says nothing any more; its loads are unknown now", name)
-        wants = [(machine.workers, machine.wants) for machine in self._machines.list_machines()]
-        self._dealing.share_with(wants, self._merging.own_size, self._now())
+        uses = [(machine.workers, machine.pools) for machine in self._machines.list_machines()]
+        self._dealing.share_with(uses, self._merging.own_size, self._now())
 
     # --- the line -------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class BoardFleet:
         while True:
             await asyncio.sleep(TELL_S)
             if self._link.is_up:  # else it stays news
-                for message in self._machines.take(self._now(), self._dealing.list_wants()):
+                for message in self._machines.take(self._now(), self._dealing.list_uses()):
                     self._link.call(_encode(message), _ignore)
                     self._told += 1
 

@@ -9,20 +9,18 @@ Where more is wanted than there is, each that wants any gets a place, and the re
 each has, so that these wait equally long wherever they came to.  Where there are fewer places than workers
 that want one, they take turns.  It counts and sends nothing.
 
-Where workers of other machines wait for a pool of which they have less than is their part, the workers here
-fill no more than what is theirs (`find_part`).
+Where other machines fill a pool too, what is dealt is what `sharing` leaves to this one.
 """
 
 from collections.abc import Iterable, Sequence
 from math import ceil, log2
 
-from forebay.gateway.policy.news import Allotment, Claim, Need, PoolWant
+from forebay.gateway.policy.news import Allotment, Claim, Need, PoolUse
+from forebay.gateway.policy.sharing import TINY, Part, Sharing
 
 TURN_S = 0.5  #: after which workers take turns at what can't be divided
 AGAIN_S = 1.0  #: after which a worker that does not say that it goes by what it was dealt is told again
-LEAVE_S = 1.0  #: for which a machine leaves the next place to another, where there are fewer than machines
 POOLS_MAX = 20_000  #: of one worker
-TINY = 1e-9  #: what a share of a whole number may be off
 
 
 class _Hand:
@@ -46,8 +44,8 @@ class Dealing:
         self._changed: set[int] = set()
         self._open: set[int] = set()  # pools of which more is wanted than there is, or somebody has to answer
         self._turn = 0
-        self._parts: dict[int, float] = {}  # of pools for which others wait: what is this machine's
-        self._left_until: dict[int, float] = {}  # of pools whose next place is another machine's
+        self._sharing = Sharing()
+        self._parts: dict[int, Part] = {}  # what workers here may fill of pools that other machines fill too
 
     def leave(self, name: str) -> None:
         """Nothing of a worker counts any more."""
@@ -90,45 +88,33 @@ class Dealing:
             self._changed.discard(pool)
             self._open.discard(pool)
 
-    def list_wants(self) -> tuple[PoolWant, ...]:
-        """Pools for which workers here wait, and how much they have of each."""
-        wants = []
+    def list_uses(self) -> tuple[PoolUse, ...]:
+        """Pools of which workers here have something, or for which they wait."""
+        uses = []
         for pool, hands in self._pools.items():
             needs = [hand.claim.requests for hand in hands.values()]
-            if any(need.waiting for need in needs):
-                wants.append(PoolWant(pool, sum(need.used for need in needs)))
-        return tuple(wants)
+            used, waits = sum(need.used for need in needs), any(need.waiting for need in needs)
+            if used or waits:
+                uses.append(PoolUse(pool, used, waits))
+        return tuple(uses)
 
-    def share_with(
-        self, machines: Iterable[tuple[int, Iterable[PoolWant]]], workers: int, now: float
-    ) -> None:
-        """From now on workers here fill no more than their part of what those of other machines wait for.
+    def share_with(self, machines: Iterable[tuple[int, Iterable[PoolUse]]], workers: int, now: float) -> None:
+        """From now on workers here leave those of other machines what is theirs (`sharing`).
 
         Args:
-            machines: of each its workers, and what they wait for.
+            machines: of each its workers, and what these have.
             workers: of this machine.
         """
-        wanted: dict[int, list[tuple[int, int]]] = {}
-        for theirs, wants in machines:
-            for want in wants:
-                if want.pool in self._pools:
-                    wanted.setdefault(want.pool, []).append((theirs, want.used))
-        parts = {}
-        for pool, others in wanted.items():
-            needs = [hand.claim.requests for hand in self._pools[pool].values()]
-            capacity = int(min(need.capacity for need in needs))
-            used = sum(need.used for need in needs)
-            has_had = used > 0 or now < self._left_until.get(pool, 0.0)
-            part = find_part(capacity, workers, others, has_had=has_had)
-            if part is not None:
-                parts[pool] = part
-            if used:
-                self._left_until[pool] = now + LEAVE_S
-        pools = parts.keys() | self._parts.keys()
-        self._changed |= {pool for pool in pools if parts.get(pool) != self._parts.get(pool)}
+        pools = {}
+        for pool, hands in self._pools.items():
+            needs = [hand.claim.requests for hand in hands.values()]
+            pools[pool] = int(min(need.capacity for need in needs)), sum(need.used for need in needs)
+        parts = self._sharing.share(pools, machines, workers, now)
+        self._changed |= {
+            pool for pool in parts.keys() | self._parts.keys() if parts.get(pool) != self._parts.get(pool)
+        }
+        self._changed &= self._pools.keys()
         self._parts = parts
-        if not parts:
-            self._left_until.clear()
 
     def deal(self, now: float) -> tuple[str, ...]:
         """Deals what has changed; returns who is to be told of it."""
@@ -150,11 +136,20 @@ class Dealing:
         dealt = [hands[name].dealt for name in names]
         part = self._parts.get(pool)
         requests, is_scarce = _deal_part(
-            [claim.requests for claim in claims], [each and each[0] for each in dealt], 1, self._turn, part
+            [claim.requests for claim in claims],
+            [each and each[0] for each in dealt],
+            1,
+            self._turn,
+            None if part is None else part.requests,
         )
         size = _guess_size(claims)
+        tokens_max = int(min(claim.tokens.capacity for claim in claims))
         tokens, are_scarce = _deal_part(
-            [claim.tokens for claim in claims], [each and each[1] for each in dealt], size, self._turn, part
+            [claim.tokens for claim in claims],
+            [each and each[1] for each in dealt],
+            size,
+            self._turn,
+            None if part is None else int(tokens_max * part.tokens + TINY),
         )
         for name, claim, *new in zip(names, claims, requests, tokens, strict=True):
             hand = hands[name]
@@ -190,20 +185,20 @@ def _deal_part(
     dealt: Sequence[int | None],
     size: int,
     turn: int,
-    part: float | None = None,
+    most: int | None = None,
 ) -> tuple[list[int], bool]:
     """What each may fill from now on, as far as it is there; and whether more is wanted than there is.
 
     Args:
         dealt: by which some do not say that they go yet; these keep it.
         size: what one request takes.
-        part: of the capacity that is to be dealt; None for all of it.
+        most: of the capacity that is to be dealt; None for all of it.
     """
     limits = [need.limit for need in needs]
     capacity = int(min(need.capacity for need in needs))
     if not capacity:
         return limits, False
-    capacity = capacity if part is None else int(capacity * part + TINY)
+    capacity = capacity if most is None else min(capacity, most)
     units = ceil(capacity / size)
     wanted = [ceil((need.used + need.waiting) / size) for need in needs]
     is_scarce = sum(wanted) > units
@@ -227,29 +222,6 @@ def _deal_part(
         else:
             news[at] = goals[at]
     return news, is_scarce
-
-
-def find_part(
-    capacity: int, workers: int, others: Sequence[tuple[int, int]], *, has_had: bool
-) -> float | None:
-    """What a machine may fill of a pool, as a share of its capacity; None for all of it.
-
-    While somebody who waits has less than its part, each that waits goes by how many workers it has.  Where
-    that is less than one place, who has one leaves the next to whoever has none.
-
-    Args:
-        workers: of this machine.
-        others: of each other machine that waits, its workers, and what these have.
-        has_had: this machine has something, or had it a moment ago.
-    """
-    whole = workers + sum(theirs for theirs, _ in others)
-    if not capacity or not whole:
-        return None
-    if all(has >= max(1, capacity * theirs // whole) for theirs, has in others):
-        return None
-    if capacity * workers >= whole:
-        return workers / whole
-    return 0.0 if has_had and any(not has for _, has in others) else 1 / capacity
 
 
 def share_out(units: int, wanted: Sequence[int], turn: int) -> list[int]:

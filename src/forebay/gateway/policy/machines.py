@@ -23,7 +23,7 @@ from forebay.gateway.policy.news import (
     Id,
     News,
     PlaceCount,
-    PoolWant,
+    PoolUse,
     SaidUse,
     SaidWord,
     cut,
@@ -78,7 +78,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
         workers: of that machine.
         asks: instances that are to tell all.
         is_gone: nothing of it counts any more.
-        wants: all pools for which its workers wait, of the moment; no more of a message than it may hold.
+        pools: what its workers have of each pool at the moment; no more than a message may hold.
     """
 
     format: int
@@ -93,7 +93,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
     uses: tuple[SharedUse, ...] = ()
     asks: tuple[Name, ...] = ()
     is_gone: bool = False
-    wants: tuple[PoolWant, ...] = ()
+    pools: tuple[PoolUse, ...] = ()
 
 
 class Machine:
@@ -103,7 +103,7 @@ class Machine:
         self.instance = instance
         self.name = ""
         self.workers = 0
-        self.wants: tuple[PoolWant, ...] = ()
+        self.pools: tuple[PoolUse, ...] = ()
         self.heard_at = 0.0
         self.asked_at = 0.0
         self.last = 0  # the largest number that is known of
@@ -170,6 +170,11 @@ class Machine:
         return kept or len(self._ahead) > AHEAD_MAX
 
 
+def _find_wanted(pools: Iterable[PoolUse]) -> set[int]:
+    """Those for which somebody waits."""
+    return {use.pool for use in pools if use.waits}
+
+
 def _is_newer(known: dict[int, int], id: int, number: int) -> bool:
     if known.get(id, 0) >= number:
         return False
@@ -204,7 +209,7 @@ class Machines:
         self._number = 0
         self._word_numbers: dict[int, int] = {}
         self._use_numbers: dict[int, int] = {}
-        self._wants: tuple[PoolWant, ...] = ()
+        self._pools: tuple[PoolUse, ...] = ()
         self._is_asked = True  # to tell all
         self._whole_at = self._told_at = -WHOLE_S
 
@@ -232,7 +237,7 @@ class Machines:
             machine = self._machines[instance] = Machine(instance)
         machine.name, machine.workers, machine.heard_at = message.name, message.workers, now
         if message.number >= machine.last:
-            machine.wants = message.wants
+            machine.pools = message.pools
         self._merging.join_machine(instance, message.workers)
         self._is_asked |= self.instance in message.asks
         if machine.receive(message):
@@ -267,14 +272,14 @@ class Machines:
         self._is_asked = True
         self._told_at = self._whole_at = -WHOLE_S
 
-    def take(self, now: float, wants: tuple[PoolWant, ...] = ()) -> list[Message]:
+    def take(self, now: float, pools: tuple[PoolUse, ...] = ()) -> list[Message]:
         """What the others are to be told now, and count as told; none where there is no news yet.
 
         Args:
-            wants: pools for which workers here wait.
+            pools: what workers here have of each.
         """
-        is_other = {want.pool for want in wants} != {want.pool for want in self._wants}
-        self._wants = wants[:PART_MAX]
+        is_other = _find_wanted(pools) != _find_wanted(self._pools)
+        self._pools = pools[:PART_MAX]
         news = self._merging.take_own()
         self._forget_numbers(news)
         is_whole = self._is_asked and now >= self._whole_at + WHOLE_S
@@ -326,7 +331,7 @@ class Machines:
             is_news,
             workers=workers,
             asks=asks,
-            wants=self._wants,
+            pools=self._pools,
         )
 
     def _take_asks(self, now: float) -> tuple[str, ...]:

@@ -82,11 +82,12 @@ class Need(msgspec.Struct, frozen=True, array_like=True):
     limit: Count
 
 
-class PoolWant(msgspec.Struct, frozen=True, array_like=True):
-    """Workers of a machine wait for a pool of which they have so many requests in flight."""
+class PoolUse(msgspec.Struct, frozen=True, array_like=True):
+    """What the workers of a machine have of a pool, and whether some wait for it."""
 
     pool: Id
     used: Count
+    waits: bool
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
