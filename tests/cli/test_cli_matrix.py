@@ -70,6 +70,12 @@ def test_an_environment_of_llamacpp_is_built_used_and_removed(config: Path, tmp_
     (trial,) = json.loads(forebay("matrix", "list", "--json", "-c", config).output)
     assert (trial["model"], trial["outcome"], trial["environment"]) == ("forebay-smoke", "passed", digest)
     assert trial["figures"]["start_s"] > 0
+    before = config.read_text()
+    manifest = f"{{source: 'embedded:smollm2-135m', engine: {{kind: llamacpp, environment: {digest}}}}}"
+    config.write_text(f"{before}deployments: {{chat: {manifest}}}\n")
+    kept = forebay("env", "gc", "--yes", "-c", config)
+    assert f"kept {digest}: wanted by deployment chat" in kept.output, kept.output
+    config.write_text(before)
     shown = forebay("env", "gc", "-c", config)
     assert f"would remove {digest}" in shown.output
     removed = forebay("env", "gc", "--yes", "-c", config)

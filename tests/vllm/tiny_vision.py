@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     CLIPImageProcessor,
     CLIPVisionConfig,
@@ -26,6 +27,16 @@ TEMPLATE = (
     "{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+def rename_weights(path: Path) -> None:
+    """To the names that published models have, and that vLLM knows."""
+    weights = load_file(path)
+    tower, inner = "vision_tower.", "vision_tower.vision_model."
+    renamed = {
+        name if inner in name else name.replace(tower, inner): weight for name, weight in weights.items()
+    }
+    save_file(renamed, path, metadata={"format": "pt"})
 
 
 def main() -> None:
@@ -53,6 +64,7 @@ def main() -> None:
         vision_feature_select_strategy="default",
     )
     LlavaForConditionalGeneration(config).save_pretrained(folder)
+    rename_weights(folder / "model.safetensors")
     images = CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
     LlavaProcessor(
         image_processor=images,

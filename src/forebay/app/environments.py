@@ -1,10 +1,7 @@
-"""Engine environments of one Forebay: where they are, and which of them deployments name."""
-
-from collections.abc import Iterable, Mapping
+"""Engine environments of one Forebay: where they are, which one is meant, and what building one tells."""
 
 from forebay.app.config import Config
 from forebay.app.matrix import SMOKE_MODEL
-from forebay.engines.deployment import Deployment
 from forebay.engines.environment import (
     BuiltEnvironment,
     EnvironmentInvalid,
@@ -20,16 +17,6 @@ from forebay.engines.matrix import NOTE_MAX, Combination, Trial, TrialOutcome
 
 def open_environments(config: Config) -> EnvironmentStore:
     return EnvironmentStore(config.data_path)
-
-
-def list_wanted(deployments: Iterable[Deployment]) -> Mapping[str, str]:
-    """Digests that deployments name, and which do."""
-    wanted: dict[str, str] = {}
-    for deployment in deployments:
-        if digest := deployment.environment:
-            named = wanted.get(digest)
-            wanted[digest] = f"{named}, {deployment.name}" if named else f"deployment {deployment.name}"
-    return wanted
 
 
 def resolve_environment(

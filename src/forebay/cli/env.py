@@ -1,14 +1,14 @@
 """`forebay env`: engine environments built, listed, verified and removed, for people and programs."""
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from forebay.app.config import Config
+from forebay.app.clock import SystemClock
 from forebay.app.environments import make_smoke_trial, open_environments
+from forebay.app.environments_wanted import load_wanted
 from forebay.cli.matrix import open_matrix
 from forebay.cli.tables import Cell, Column, Table, print_table
 from forebay.cli.tenancy import find_actor, format_moment, print_json
@@ -152,7 +152,7 @@ def _print_verification(digest: str, found: Verification) -> None:
 
 def collect_garbage(file: Path | None, *, is_meant: bool, as_json: bool) -> Outcome:
     config = load_usable_config(file)
-    store, wanted = open_environments(config), find_wanted(config)
+    store, wanted = open_environments(config), load_wanted(config, SystemClock())
     removals, kept = plan_collection(store, wanted)
     removed: list[Removal] = []
     stayed = collect(store, wanted, removed.append) if is_meant else ()
@@ -179,11 +179,6 @@ def collect_garbage(file: Path | None, *, is_meant: bool, as_json: bool) -> Outc
     elif not shown:
         print_note("there is nothing to remove")
     return Outcome.OK
-
-
-def find_wanted(config: Config) -> Mapping[str, str]:
-    """Digests that deployments name."""
-    return {}
 
 
 def print_dockerfile(name: str) -> Outcome:

@@ -189,15 +189,15 @@ def choose_removals(
 
     Args:
         entries: what is there.
-        wanted: digests that deployments name, and a word on who does.
+        wanted: digests that deployments name, or how those begin, and a word on who does.
     """
     gone, kept = [], {}
     for entry in entries:
         digest = entry.built.digest
         if entry.users:
             kept[digest] = f"in use by {', '.join(sorted({use.user for use in entry.users}))}"
-        elif digest in wanted:
-            kept[digest] = f"wanted by {wanted[digest]}"
+        elif names := [who for start, who in wanted.items() if digest.startswith(start)]:
+            kept[digest] = f"wanted by {', '.join(names)}"
         else:
             gone.append(entry)
     return gone, kept
