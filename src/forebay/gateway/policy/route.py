@@ -13,7 +13,7 @@ One draw serves all of it: what a comparison leaves of it is as random as before
 it is in every request's way: nothing here looks at all replicas unless some are out of service.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -72,18 +72,19 @@ def choose(fleet: Fleet, want: Want, now: float, draw: float, limit: int, *, may
     groups = _rank_groups(fleet, tiers[at], want, now, draw)
     trial = _find_trial(fleet, rejected, groups[0], want, now) if may_stray and limit > 1 else None
     order = [] if trial is None else [trial]
+    known = {member.index for member in order}
     if trial is not None:
-        rejected = tuple(each for each in rejected if trial not in each[0].members)
-    lapses = {group: group.load.compute_lapses(now) for group in fleet.groups if group.load.has_faults}
-    most = fleet.size if lapses else limit
-    for member in _list_order(fleet, tiers, at, groups, want, now, draw, may_stray=may_stray and limit > 2):
-        if len(order) >= most:
-            break
-        if member not in order:
+        rejected = tuple(each for each in rejected if each[0] is not fleet.seats[trial.index][0])
+    walk = _list_order(fleet, tiers, at, groups, want, now, draw, may_stray=may_stray and limit > 2)
+    for member in walk:
+        if member.index not in known:
+            known.add(member.index)
             order.append(member)
-    if lapses and len(order) > limit > 1:
-        order[limit - 1] = _find_surest(order[limit - 1 :], fleet, lapses)
-    return Plan(tuple(member.index for member in order[:limit]), rejected)
+            if len(order) >= limit:
+                break
+    if len(order) == limit > 1 and fleet.seats[order[-1].index][0].load.has_faults:
+        order[-1] = _find_surest(order[-1], walk, fleet, known, now)
+    return Plan(tuple([member.index for member in order]), rejected)
 
 
 def _list_order(
@@ -308,15 +309,20 @@ def _draw_by_weight(groups: Sequence[Group], draw: float) -> int:
     return max(at for at, group in enumerate(groups) if group.weight)  # for what rounding lost
 
 
-def _find_surest(members: Sequence[Member], fleet: Fleet, lapses: Mapping[Group, float]) -> Member:
-    """Who is to have the last attempt: the first in order, or where that fails often who does the least."""
-
-    def count(member: Member) -> float:
-        return lapses.get(fleet.seats[member.index][0], 0.0)
-
-    if count(members[0]) < OFTEN:
-        return members[0]
-    return min((each for each in members if each.target.weight != 0.0), key=count, default=members[0])
+def _find_surest(
+    last: Member, others: Iterable[Member], fleet: Fleet, known: Container[int], now: float
+) -> Member:
+    """Who is to have the last attempt: the first in order, or where that fails often one that does less."""
+    least = fleet.seats[last.index][0].load.compute_lapses(now)
+    if least < OFTEN:
+        return last
+    for member in others:
+        lapses = fleet.seats[member.index][0].load.compute_lapses(now)
+        if lapses < least and member.index not in known and member.target.weight != 0.0:
+            last, least = member, lapses
+            if least < OFTEN:
+                break
+    return last
 
 
 def _find_trial(
