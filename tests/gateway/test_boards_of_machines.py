@@ -28,7 +28,7 @@ from redis_server import RedisServer
 
 FLEETS = itertools.count()
 GOOD = well_behaved("Hello")
-SLACK_S = 8.0  #: for a machine that has other things to do
+SLACK_S = 20.0  #: for a machine that has other things to do
 
 
 def held(gate: Gate) -> Answer:
