@@ -14,7 +14,7 @@ from forebay.app.deployment_records import (
     Outcome,
     WantedManifest,
 )
-from forebay.app.deployment_repo import DEPLOYMENTS_MAX, HISTORY_MAX, MANIFEST_MAX_BYTES, DeploymentRepo
+from forebay.app.deployment_repo import MANIFEST_MAX_BYTES, DeploymentRepo
 from forebay.gateway.tenancy import Actor
 
 
@@ -145,16 +145,15 @@ def test_there_is_nothing_to_go_back_to_from_the_first(scene: Deployments) -> No
 
 
 def test_history_and_number_are_bounded(scene: Deployments) -> None:
-    for slots in range(HISTORY_MAX + 5):
+    scene.repo = DeploymentRepo(scene.database, scene.clock, history_max=4, deployments_max=3)
+    for slots in range(6):
         scene.apply("a", slots=slots)
-    history = scene.repo.load_history("a")
-    assert (len(history), history[0].generation) == (HISTORY_MAX, HISTORY_MAX + 5)
-    names = [f"n{number}" for number in range(DEPLOYMENTS_MAX)]
-    with pytest.raises(DeploymentsRefused, match=f"{DEPLOYMENTS_MAX} is the most"):
-        scene.apply(*names)
+    assert [record.generation for record in scene.repo.load_history("a")] == [6, 5, 4, 3]
+    with pytest.raises(DeploymentsRefused, match="would make 4 deployments, and 3 is the most"):
+        scene.apply("b", "c", "d")
     assert scene.names() == ["a"]
-    scene.apply(*names[1:])
-    assert len(scene.names()) == DEPLOYMENTS_MAX
+    scene.apply("b", "c")
+    assert scene.names() == ["a", "b", "c"]
 
 
 def test_writers_at_once_each_get_a_generation_of_their_own(scene: Deployments) -> None:

@@ -26,17 +26,31 @@ from forebay.gateway.repo_audit import Change, append_audit
 from forebay.gateway.tenancy import Actor
 from forebay.store.database import Database
 
-HISTORY_MAX: Final = 100  #: generations of a name that are kept
+HISTORY_MAX: Final = 100
 DEPLOYMENTS_MAX: Final = 500
 MANIFEST_MAX_BYTES: Final = 64 * 1024
 
 
 class DeploymentRepo:
-    """See the module."""
+    """See the module.
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    Args:
+        history_max: generations of a name that are kept.
+        deployments_max: how many there may be.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        *,
+        history_max: int = HISTORY_MAX,
+        deployments_max: int = DEPLOYMENTS_MAX,
+    ) -> None:
         self._database = database
         self._clock = clock
+        self._history_max = history_max
+        self._deployments_max = deployments_max
 
     def list_current(self) -> tuple[DeploymentRecord, ...]:
         """Those that are to run, in the order of their names."""
@@ -80,10 +94,10 @@ class DeploymentRepo:
                     continue
                 applied.append(self._append(connection, last, each.name, each.manifest, actor))
                 current[each.name] = applied[-1].record
-            if len(current) > DEPLOYMENTS_MAX:
+            if len(current) > self._deployments_max:
                 raise DeploymentsRefused(
-                    f"that would make {len(current)} deployments, and {DEPLOYMENTS_MAX} is the most: delete "
-                    "those that are not needed"
+                    f"that would make {len(current)} deployments, and {self._deployments_max} is the most: "
+                    "delete those that are not needed"
                 )
         return tuple(applied)
 
@@ -181,7 +195,7 @@ class DeploymentRepo:
                 note=note,
             )
         )
-        too_old = record.generation - HISTORY_MAX
+        too_old = record.generation - self._history_max
         connection.execute(
             delete(manifests).where((manifests.c.name == name) & (manifests.c.generation <= too_old))
         )

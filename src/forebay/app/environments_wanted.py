@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from forebay.app.config import Config
 from forebay.app.database import open_database
-from forebay.app.deployment_compile import compile_deployments
+from forebay.app.deployment_environments import compile_here
 from forebay.app.deployment_records import DeploymentRecord
 from forebay.app.deployment_repo import DeploymentRepo
 from forebay.app.deployment_store import merge_manifests
@@ -30,7 +30,7 @@ def load_wanted(config: Config, clock: Clock) -> Mapping[str, str]:
         finally:
             database.close()
     manifests, _ = merge_manifests(config, records)
-    return list_wanted(compile_deployments(manifests, config.launchers))
+    return list_wanted(compile_here(name, manifests[name], config) for name in sorted(manifests))
 
 
 def list_wanted(deployments: Iterable[Deployment]) -> Mapping[str, str]:
