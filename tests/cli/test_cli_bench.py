@@ -64,6 +64,11 @@ def test_a_pool_is_measured_saved_and_compared(tmp_path: Path) -> None:
     files = list(list_benches(tmp_path / "data"))
     assert str(files[0]) == told["file"]
     assert len(files) == 2
+    tried = json.loads(forebay("matrix", "list", "--all", "--json", "--config", file).stdout)
+    assert [
+        (each["model"], each["engine"], each["hardware"], each["outcome"], each["source"]) for each in tried
+    ] == [("m", "vllm", "h100", "passed", "bench")] * 2
+    assert tried[0]["figures"]["output_tokens_per_s"] > 0
     compared = forebay("bench", "compare", files[0], files[1], "--json", "--config", file)
     assert compared.exit_code == 0, compared.output
     names = {each["name"] for each in json.loads(compared.stdout)["differences"]}
@@ -91,6 +96,8 @@ def test_errors_are_told_and_are_a_problem(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "4 × answered 500" in done.output
     assert "out of memory" in done.output
+    (tried,) = json.loads(forebay("matrix", "list", "--json", "--config", tmp_path / "forebay.yaml").stdout)
+    assert (tried["outcome"], tried["note"]) == ("failed", "2 at once; 4 requests failed")
 
 
 @pytest.mark.parametrize(

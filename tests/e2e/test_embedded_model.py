@@ -88,6 +88,17 @@ def test_a_stream_ends_with_usage_for_those_who_ask(client: openai.OpenAI) -> No
     assert last.usage.completion_tokens == 8 or events[-1].choices[0].finish_reason == "stop"
 
 
+def test_a_forced_call_of_a_tool_comes_back_though_the_engine_forces_none(client: openai.OpenAI) -> None:
+    schema: Any = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"]}
+    tools: Any = [{"type": "function", "function": {"name": "weather", "parameters": schema}}]
+    asked: Any = {"model": CHAT, "messages": FRANCE, "tools": tools, "temperature": 0, "max_tokens": 60}
+    answer = client.chat.completions.create(**asked, tool_choice="required")
+    (call,) = answer.choices[0].message.tool_calls or []
+    assert call.type == "function"
+    assert json.loads(call.function.arguments)["unit"] in ("C", "F")
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_completions(client: openai.OpenAI, stream: bool) -> None:
     prompt = "One, two, three, four, five, six, seven,"

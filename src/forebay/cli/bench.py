@@ -18,6 +18,7 @@ from forebay.app.bench_run import Level, Load, Settings, run_levels
 from forebay.app.bench_stats import compare, parse_slo
 from forebay.app.clock import SystemClock
 from forebay.app.config import Config
+from forebay.cli.bench_matrix import record_trial
 from forebay.cli.bench_target import About, find_target
 from forebay.cli.tables import Cell, Column, Table, print_table
 from forebay.cli.terminal import BadOption, Failure, Outcome, is_plain, print_line, print_note
@@ -85,6 +86,8 @@ def bench(file: Path | None, name: str, options: BenchOptions) -> Outcome:
             raise Failure(str(error)) from None
     result = _make_result(about, levels, options, slo_s, count)
     saved = _save(config, result) if options.saves else None
+    if saved is not None:
+        record_trial(file, about.public, result)
     if options.plot is not None:
         options.plot.write_text(draw_plot(result))
     _tell(result, saved, as_json=options.as_json)

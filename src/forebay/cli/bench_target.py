@@ -30,6 +30,7 @@ class About(msgspec.Struct, kw_only=True):
 
     target: Target
     name: str
+    public: str = ""  #: the model's public name, of a pool
     version: str = ""
     engine: str = ""
     engine_version: str = ""
@@ -113,6 +114,7 @@ def _describe_pool(
             urls=tuple(url.rstrip("/") for url in urls), model=there, secret=secret, endpoint=endpoint
         ),
         name=pool,
+        public=public,
         version=target.version or (own.version if own is not None else None) or "",
         engine=engine,
         engine_version=_find_engine_version(config, urls[0]),
