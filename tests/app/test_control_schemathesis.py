@@ -53,7 +53,7 @@ def test_no_admin_route_breaks_its_contract(control: LiveControl, tmp_path: Path
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,  # it is thousands of requests, and the machine may be busy
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No issues found" in done.stdout
