@@ -14,7 +14,7 @@ if [ $# -gt 0 ]; then step pytest; exec pytest "$@"; fi
 
 at_once=3
 # What takes longest begins first, so that all end at about the same time.  The last part is whatever no other names.
-named=(tests/e2e tests/app tests/gateway tests/cli tests/ledger tests/store tests/engines tests/providers tests/net)
+named=(tests/e2e tests/app tests/gateway tests/cli tests/ledger tests/store tests/engines tests/net)
 parts=(
   "tests/e2e"
   "tests/app"
@@ -24,7 +24,7 @@ parts=(
   "tests/gateway/test_[i-r]*.py"
   "tests/gateway/test_[!a-r]*.py"
   "tests/ledger tests/store"
-  "tests/engines tests/providers tests/net"
+  "tests/engines tests/net"
   "tests ${named[*]/#/--ignore=}"
 )
 logs=$(mktemp -d)
