@@ -8,6 +8,8 @@ import dockerfile
 import pytest
 from command_line import forebay
 
+from forebay.app.bench_files import BenchResult, save_bench
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
@@ -36,6 +38,28 @@ def test_a_trial_is_recorded_listed_and_forgotten(config: Path) -> None:
     assert len(json.loads(forebay("matrix", "list", "--json", "-c", config).output)) == 1
     assert len(json.loads(forebay("matrix", "list", "--json", "--all", "-c", config).output)) == 2
     assert "2 trials removed" in forebay("matrix", "forget", "chat", "-c", config).output
+
+
+def test_a_benchmark_says_what_was_not_given(config: Path, tmp_path: Path) -> None:
+    result = BenchResult(
+        target="gpu",
+        at_ns=1_790_000_000 * 10**9,
+        model="chat",
+        engine="vllm",
+        engine_version="0.32.0",
+        hardware="cuda-h100",
+        figures={"output_tokens_per_s": 1200.5},
+    )
+    save_bench(tmp_path / "data", result)
+    made = forebay("matrix", "record", "chat", "--bench", "gpu", "--precision", "fp8", "-c", config)
+    assert made.exit_code == 0, made.output
+    (trial,) = json.loads(forebay("matrix", "list", "--json", "-c", config).output)
+    assert (trial["engine"], trial["engine_version"], trial["hardware"]) == ("vllm", "0.32.0", "cuda-h100")
+    assert (trial["precision"], trial["outcome"], trial["source"]) == ("fp8", "passed", "bench")
+    assert trial["figures"] == {"output_tokens_per_s": 1200.5}
+    assert trial["at"].startswith("2026-09-21")
+    missing = forebay("matrix", "record", "chat", "--bench", "nowhere", "-c", config)
+    assert (missing.exit_code, "neither a file nor a target" in missing.output) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ Works straight on the database, as `keys` does.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from forebay.app.bench_files import BenchResult, find_bench
 from forebay.app.clock import SystemClock
 from forebay.app.database import open_database
 from forebay.app.matrix import MatrixRepo
@@ -68,20 +70,47 @@ def make_combination(
     )
 
 
-def make_trial(
-    combination: Combination, outcome: str, figures: Sequence[str], environment: str, note: str
-) -> Trial:
-    """Raises BadOption."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What `forebay matrix record` was told."""
+
+    model: str
+    outcome: str | None
+    bench: str | None
+    engine: str | None
+    model_version: str
+    engine_version: str
+    hardware: str | None
+    precision: str
+    figures: tuple[str, ...]
+    environment: str
+    note: str
+
+
+def make_trial(given: Given, bench: BenchResult | None) -> Trial:
+    """What is given comes before what a benchmark says of itself.  Raises BadOption."""
+    outcome = given.outcome or ("passed" if bench else None)
     if outcome not in list(TrialOutcome):
-        raise BadOption(f"can't understand --outcome {outcome}", hint="give `passed` or `failed`")
+        raise BadOption(
+            f"can't understand --outcome {outcome or ''}".rstrip(), hint="give `passed` or `failed`"
+        )
+    measured = {} if bench is None else bench.figures
+    known = bench or BenchResult(target="", at_ns=0, model="")
     return Trial(
-        combination=combination,
+        combination=make_combination(
+            given.model,
+            given.model_version or known.version,
+            given.engine or known.engine,
+            given.engine_version or known.engine_version,
+            given.hardware or known.hardware,
+            given.precision or known.precision,
+        ),
         outcome=TrialOutcome(outcome),
-        at_ns=0,
-        source="manual",
-        figures=dict(map(_parse_figure, figures)),
-        environment=environment,
-        note=note,
+        at_ns=known.at_ns,
+        source="manual" if bench is None else "bench",
+        figures={**measured, **dict(map(_parse_figure, given.figures))},
+        environment=given.environment,
+        note=given.note,
     )
 
 
@@ -134,7 +163,14 @@ def show(file: Path | None, wanted: Combination, *, as_json: bool) -> Outcome:
     return Outcome.OK if unknown is None else Outcome.PROBLEM
 
 
-def record(file: Path | None, trial: Trial) -> Outcome:
+def record(file: Path | None, given: Given) -> Outcome:
+    bench = None
+    if given.bench is not None:
+        try:
+            bench = find_bench(load_usable_config(file).data_path, given.bench)
+        except ValueError as error:
+            raise BadOption(f"--bench: {error}") from None
+    trial = make_trial(given, bench)
     with open_matrix(file) as repo:
         kept = repo.record(trial, find_actor())
     print_line(f"{kept.combination.describe()}: {kept.outcome}")

@@ -67,7 +67,19 @@ def matrix_show(
 def matrix_record(
     context: typer.Context,
     model: ModelName,
-    outcome: Annotated[str, typer.Option("--outcome", metavar="WORD", help="`passed` or `failed`.")],
+    outcome: Annotated[
+        str | None,
+        typer.Option("--outcome", metavar="WORD", help="`passed` or `failed`; with --bench `passed`."),
+    ] = None,
+    bench: Annotated[
+        str | None,
+        typer.Option(
+            "--bench",
+            metavar="NAME",
+            help="Take what is not given here from this result of `forebay bench`: its file, or its target "
+            "for the newest.",
+        ),
+    ] = None,
     engine: EngineKind = None,
     model_version: ModelVersion = "",
     engine_version: EngineVersion = "",
@@ -84,11 +96,24 @@ def matrix_record(
     config: ConfigFile = None,
 ) -> Outcome:
     """Record that a combination was tried, and how it went."""
-    from forebay.cli.matrix import make_combination, make_trial, record
+    from forebay.cli.matrix import Given, record
 
-    combination = make_combination(model, model_version, engine, engine_version, hardware, precision)
-    trial = make_trial(combination, outcome, figure or (), environment, note)
-    return record(find_file(context, config), trial)
+    return record(
+        find_file(context, config),
+        Given(
+            model=model,
+            outcome=outcome,
+            bench=bench,
+            engine=engine,
+            model_version=model_version,
+            engine_version=engine_version,
+            hardware=hardware,
+            precision=precision,
+            figures=tuple(figure or ()),
+            environment=environment,
+            note=note,
+        ),
+    )
 
 
 @matrix_app.command("forget")
