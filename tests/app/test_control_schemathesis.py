@@ -26,6 +26,10 @@ include-path = [
 checks.positive_data_acceptance.expected-statuses = ["200", "400", "403", "404", "409", "413"]
 checks.negative_data_rejection.expected-statuses = ["400", "401", "403", "404", "405", "409", "413"]
 warnings = false
+
+[[operations]]
+include-path = ["/admin/v1/replicas/{id}/logs"]
+warnings = false
 """
 
 
