@@ -26,7 +26,7 @@ test: .venv/ready  ## all that CI checks
 	@bash scripts/test.sh
 
 test-ray: setup-ray  ## replicas on a Ray cluster of two nodes, which is started here
-	@.venv-ray/bin/python -m pytest tests/ray
+	@.venv-ray/bin/python -m pytest tests/with_ray
 
 test-vllm: .venv/ready  ## the tests with a real vLLM, which takes minutes to start; after make setup-vllm
 	@FOREBAY_TEST_VLLM=1 .venv/bin/pytest -s tests/vllm

@@ -1,6 +1,6 @@
 """A Ray cluster of several nodes on this machine, until SIGTERM: for tests, and for whoever wants to try one.
 
-usage: python tests/ray/ray_cluster.py [--nodes N] [--cpus N]
+usage: python tests/with_ray/ray_cluster.py [--nodes N] [--cpus N]
 Prints `ready ADDRESS` when all nodes are there.  A line `kill` on stdin ends the node that was added last, as
 a machine that loses its power would.
 """
