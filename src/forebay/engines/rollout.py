@@ -42,7 +42,7 @@ def decide(track: Track, wanted: Deployment | None, world: World) -> Decision:
     if world.replicas is None:
         return Decision(track=track, serving=None)
     told: list[Told] = []
-    track = _refresh(track, wanted)
+    track = _refresh(_bound_times(track, world.now_s), wanted)
     for _ in range(TURNS_MAX):
         turn = _find_turn(track, wanted, world)
         if turn is None:
@@ -75,17 +75,26 @@ def count_for(share: float, count: int) -> int:
 # --- where the change stands --------------------------------------------------------------------------------
 
 
+def _bound_times(track: Track, now_s: float) -> Track:
+    """Nothing began later than now: else, after a clock was set back, it would last for so much longer."""
+    if track.since_s <= now_s and all(since <= now_s for since in track.leaving.values()):
+        return track
+    leaving = {id: min(since, now_s) for id, since in track.leaving.items()}
+    return msgspec.structs.replace(track, since_s=min(track.since_s, now_s), leaving=leaving)
+
+
 def _refresh(track: Track, wanted: Deployment | None) -> Track:
     """What may change at any time, such as the number of replicas, is that of what is asked for now."""
-    if wanted is None:
-        return track
+    if wanted is None:  # asked for again, it is begun anew: of what was ended nothing comes back
+        return Track(name=track.name, leaving=track.leaving)
     if track.serving is None:
         return msgspec.structs.replace(track, serving=wanted, proven=(), reason="it was asked for")
     if track.serving.revision == wanted.revision:
         stopped = track.stopped if track.candidate is not None else ""
         return msgspec.structs.replace(track, serving=wanted, stopped=stopped)
     if track.candidate is not None and track.candidate.revision == wanted.revision:
-        return msgspec.structs.replace(track, candidate=wanted)
+        step = min(track.step, len(list_shares(wanted)) - 1)  # there may be fewer steps by now
+        return msgspec.structs.replace(track, candidate=wanted, step=step)
     return track
 
 
@@ -101,8 +110,13 @@ def _find_turn(track: Track, wanted: Deployment | None, world: World) -> tuple[T
     is_free = track.phase is not Phase.REPLACING or wanted.revision == track.serving.revision
     if is_free and wanted.revision not in (candidate.revision, track.stopped):
         return Turn.WITHDRAWN, f"revision {wanted.revision} was asked for instead"
-    if failure := _find_failure(track, candidate, world):
+    # Back from what has failed there is no other way: if that fails as well, it is tried again, not told.
+    is_way_back = track.phase is Phase.REPLACING and track.serving.revision == track.stopped
+    if not is_way_back and (failure := _find_failure(track, candidate, world)):
         return Turn.FAILED, failure
+    if track.phase is Phase.REPLACING:
+        is_third = wanted.revision not in (track.serving.revision, candidate.revision)
+        return _find_end(track, track.serving, candidate, world, is_third=is_third)
     return _find_progress(track, track.serving, candidate, world)
 
 
@@ -117,13 +131,22 @@ def _find_progress(
         if ready < _count_candidates(track, candidate, world):
             return None
         return Turn.PREPARED, f"{ready} of its replicas are ready"
-    if track.phase is Phase.WATCHING:
-        judged = _judge(track, candidate, world)
-        if judged.verdict is not Verdict.GOOD:
-            return None
-        is_last = track.step + 1 >= len(list_shares(candidate))
-        return (Turn.PROVEN if is_last else Turn.PASSED), judged.reason
-    if ready < min(world.count, 1) or _pick(world, serving.revision, track.leaving):
+    judged = _judge(track, candidate, world)
+    if judged.verdict is not Verdict.GOOD:
+        return None
+    is_last = track.step + 1 >= len(list_shares(candidate))
+    return (Turn.PROVEN if is_last else Turn.PASSED), judged.reason
+
+
+def _find_end(
+    track: Track, serving: Deployment, candidate: Deployment, world: World, *, is_third: bool
+) -> tuple[Turn, str] | None:
+    """Of `replacing`.  `is_third`: neither of the two is asked for by now."""
+    ready = _pick(world, candidate.revision, track.leaving, {ReplicaState.READY})
+    before = _pick(world, serving.revision, track.leaving)
+    if is_third and not ready and all(each.state is not ReplicaState.READY for each in before):
+        return Turn.DONE, f"neither revision {serving.revision} nor {candidate.revision} serves"
+    if len(ready) < min(world.count, 1) or any(each.state is not ReplicaState.REFUSED for each in before):
         return None
     return Turn.DONE, f"revision {candidate.revision} serves alone"
 

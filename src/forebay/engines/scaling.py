@@ -52,7 +52,7 @@ def rescale(
         above = demand.busy > UP_AT * count * demand.slots
         fitting = math.ceil(demand.busy / (UP_AT * demand.slots))
     if above and count < most:
-        since = now_s if scale.above_since_s is None else scale.above_since_s
+        since = _bound(scale.above_since_s, now_s)
         if now_s - since < UP_AFTER_S:
             return Scale(count=count, above_since_s=since)
         grown = min(fitting, max(count + 1, int(count * GROWTH)), most)
@@ -64,8 +64,13 @@ def rescale(
         else demand.busy < DOWN_AT * left * demand.slots
     )
     if below and left >= least:
-        since = now_s if scale.below_since_s is None else scale.below_since_s
+        since = _bound(scale.below_since_s, now_s)
         if now_s - since < down_after_s:
             return Scale(count=count, below_since_s=since)
         return Scale(count=left)
     return Scale(count=count)
+
+
+def _bound(since_s: float | None, now_s: float) -> float:
+    """Not later than now: a clock may be set back."""
+    return now_s if since_s is None else min(since_s, now_s)
