@@ -88,6 +88,8 @@ MISTAKES = [
     ("stall-s: 30", f"stall-s: [{1 << 70}]", 10, f"{KEY}.engine.arguments.stall-s", "a list of at most"),
     ("precision: q8", "adapters: {support: lora}", 12, f"{KEY}.adapters.support", "the model itself"),
     ("precision: q8", "adapters: {sql: lora}", 12, f"{KEY}.adapters.sql", "no adapter at"),
+    ("precision: q8", "adapters: {sql: lora}", 12, f"{KEY}.adapters", "run `kind: vllm`"),
+    ("method: ngram", f"method: draft, {SOURCE}", 11, f"{KEY}.speculation.method", "`method: ngram`"),
     ("precision: q8", "tier: provisoned", 12, f"{KEY}.tier", "did you mean `provisioned`"),
     ("precision: q8", "resources: {cpus: 999}", 12, f"{KEY}.resources.cpus", "this machine has"),
     ("precision: q8", "resources: {gpus: 64}", 12, f"{KEY}.resources.gpus", "launcher: ray"),

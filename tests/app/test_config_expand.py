@@ -19,7 +19,7 @@ deployments:
     model: support
     source: /m/big.gguf
     launcher: kubernetes
-    engine: {kind: llamacpp, slots: 6, context_tokens: 4096}
+    engine: {kind: vllm, slots: 6, context_tokens: 4096}
     precision: f16
     region: eu-west
     replicas: {min: 2, max: 3}

@@ -40,7 +40,7 @@ def test_relative_paths_start_at_the_manifest(tmp_path: Path, config: Config) ->
     folder.mkdir()
     file = folder / "a.yaml"
     file.write_text(
-        "deployments: {a: {source: m.gguf, launcher: ray, engine: {kind: llamacpp}, adapters: {x: lora}}}"
+        "deployments: {a: {source: m.gguf, launcher: ray, engine: {kind: vllm}, adapters: {x: lora}}}"
     )
     found = load_manifests([str(file)], config).deployments["a"]
     assert (found.source, found.adapters["x"]) == (str(folder / "m.gguf"), folder / "lora")

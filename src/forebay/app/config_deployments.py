@@ -137,7 +137,8 @@ class SpeculationConfig(Section):
     """Tokens that are guessed cheaply, and checked together by the model."""
 
     method: Literal["ngram", "draft"] = Field(
-        description="How they are guessed: `ngram` looks them up in the prompt, `draft` has a small model."
+        description="How they are guessed: `ngram` looks them up in the prompt, `draft` has a small model "
+        "(`vllm`)."
     )
     tokens: Annotated[StrictInt, Field(ge=1, le=64)] = Field(default=3, description="Tokens guessed at once.")
     lookup_max: Annotated[StrictInt, Field(ge=1, le=64)] = Field(
@@ -245,7 +246,7 @@ class DeploymentConfig(Section):
     )
     adapters: Annotated[Mapping[AdapterName, ResolvedPath], Field(max_length=256)] = Field(
         default_factory=dict,
-        description="LoRA adapters: their paths, by the public names that callers use.",
+        description="LoRA adapters, of `vllm`: their paths, by the public names that callers use.",
     )
     speculation: SpeculationConfig | None = Field(
         default=None, description="Speculative decoding; null: none."

@@ -23,9 +23,14 @@ Found = tuple[KeyPath, str, str, Severity, bool]
 LOCAL: Final = "local"
 _GPU_FOLDER: Final = Path("/proc/driver/nvidia/gpus")
 _MEMINFO: Final = Path("/proc/meminfo")
-#: What a kind has no use for.
-_FORBIDDEN: Final[Mapping[str, Mapping[str, str]]] = {
-    "minilm": {"adapters": "LoRA adapters", "speculation": "speculative decoding"},
+_MERGE: Final = "merge them into the weights, or run `kind: vllm`"
+#: Settings that a kind has no use for: what it lacks, and what to do instead.
+_FORBIDDEN: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    "minilm": {
+        "adapters": ("has no LoRA adapters", "remove it"),
+        "speculation": ("has no speculative decoding", "remove it"),
+    },
+    "llamacpp": {"adapters": ("is started without LoRA adapters here", _MERGE)},
 }
 
 
@@ -57,9 +62,13 @@ def _check_name(data: Mapping[str, Any], path: KeyPath, name: str) -> Iterator[F
 
 def _check_kind(path: KeyPath, manifest: Mapping[str, Any]) -> Iterator[Found]:
     kind = _mapping(manifest.get("engine")).get("kind")
-    for key, noun in _FORBIDDEN.get(str(kind), {}).items():
+    for key, (lack, hint) in _FORBIDDEN.get(str(kind), {}).items():
         if manifest.get(key):
-            yield (*path, key), f"{kind} has no {noun}", "remove it", Severity.ERROR, False
+            yield (*path, key), f"{kind} {lack}", hint, Severity.ERROR, False
+    if kind == "llamacpp" and _mapping(manifest.get("speculation")).get("method") == "draft":
+        message = "llamacpp is started without a model that drafts here"
+        hint = "set `method: ngram`, or run `kind: vllm`"
+        yield (*path, "speculation", "method"), message, hint, Severity.ERROR, False
 
 
 def _check_adapters(path: KeyPath, name: str, manifest: Mapping[str, Any]) -> Iterator[Found]:

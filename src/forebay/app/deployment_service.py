@@ -57,8 +57,8 @@ class Plan:
             return
         lines = [line for name in sorted(self.unknown) for line in self.unknown[name]]
         raise Untested(
-            "nobody has tried this here: " + "; ".join(lines) + ". Run `forebay bench` on it first, "
-            "or allow it (`forebay apply --allow-untested`, `allow_untested=true`)"
+            "nobody has tried this here: " + "; ".join(lines) + ". Allow it "
+            "(`forebay apply --allow-untested`, `allow_untested=true`); `forebay bench NAME` then tries it"
         )
 
 

@@ -64,7 +64,9 @@ def _plan_llamacpp(spec: EngineSpec, place: Place) -> LaunchPlan:
 
 
 def _list_speculation(spec: EngineSpec) -> Options:
-    """Of n-grams alone: a draft model is not loaded beside the model here."""
+    """Of n-grams alone: a draft model is not loaded beside the model here, and the check of the configuration
+    refuses one.
+    """
     speculation = spec.speculation
     if speculation is None or speculation.method != "ngram":
         return {}
