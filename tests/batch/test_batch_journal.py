@@ -40,7 +40,7 @@ def test_an_input_has_its_lines_by_their_numbers(
 ) -> None:
     path = tmp_path_factory.mktemp("input") / "in"
     path.write_bytes(b"".join(lines) if ends else b"".join(lines).rstrip(b"\n"))
-    found = Input(path, 1000)
+    found = Input(path)
     expected = {number: line for number, line in enumerate(lines, 1) if line.strip()}
     assert found.numbers == list(expected)
     for number, line in expected.items():
@@ -111,6 +111,41 @@ def test_a_line_that_is_too_long_is_told_and_those_behind_it_are_read(tmp_path: 
     count, errors = validate(path, checker, SMALL)
     assert count == 4
     assert [(error.code, error.line) for error in errors] == [("line_too_long", 2), ("invalid_json_line", 4)]
+
+
+@pytest.mark.parametrize("line", [make_line(3), b" " * 5_000 + make_line(3), b" " * 2_000_000 + b"\n"])
+def test_what_is_asked_is_what_was_checked_whatever_a_line_may_be_by_now(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "in"
+    path.write_bytes(make_line(1) + make_line(2, text="x" * 3_000_000) + line)
+    for most in (4_000_000, 1_000):
+        count, _ = validate(
+            path,
+            Checker("/v1/embeddings", lambda model: None),
+            BatchSettings(lines_max=5, line_max_bytes=most),
+        )
+        found = Input(path)
+        assert len(found.numbers) == count
+        assert [found.read(number) for number in found.numbers] == path.read_bytes().splitlines(True)[:count]
+        assert found.measure(2) > 3_000_000
+        found.close()
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"model":"m","x":' + DEEP + b"}", b'{"model":"\xff"}'], ids=["deep", "torn"]
+)
+def test_a_line_that_can_not_be_read_is_told(body: bytes) -> None:
+    line = b'{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":' + body + b"}\n"
+    found = Checker("/v1/embeddings", lambda model: None).check(4, line)
+    assert found is not None
+    assert (found.code, found.line) == ("invalid_json_line", 4)
+
+
+def test_an_answer_that_is_nested_too_deeply_is_a_text() -> None:
+    told = json.loads(write_reply(BATCH, 7, "a", Reply(status=200, body=DEEP)))
+    assert told["response"]["body"] == DEEP.decode()
 
 
 @given(st.binary(max_size=60) | st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.dictionaries(st.sampled_from(["custom_id", "method", "url", "body", "model", "x"]), inner), max_leaves=8).map(lambda value: json.dumps(value).encode()))  # fmt: skip  # noqa: E501

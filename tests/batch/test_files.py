@@ -118,6 +118,7 @@ def test_who_has_no_key_gets_nothing(scene: BatchScene) -> None:
         ("POST", "/v1/files/file-1/content", 405),
         ("GET", "/v1/files/file-1/odd", 404),
         ("GET", "/v1/files?limit=0", 400),
+        ("GET", "/v1/files?limit=000000000199999999999999999999", 400),
         ("GET", "/v1/files?odd=1", 400),
         ("GET", "/v1/files/..%2F..%2Flock/content", 404),
     ],

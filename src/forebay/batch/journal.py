@@ -24,19 +24,19 @@ READ_BYTES: Final = 1024 * 1024
 class Input:
     """The requests of an input file by the numbers of their lines, from 1 on.  Empty lines are none."""
 
-    def __init__(self, path: Path, line_max_bytes: int) -> None:
-        """Reads all of it once.  Raises DiskRefuses."""
+    def __init__(self, path: Path) -> None:
+        """Reads all of it once; how long a line may be was looked at before.  Raises DiskRefuses."""
         self._starts, self._sizes = array("Q"), array("Q")
         self.numbers: list[int] = []
         self._at: dict[int, int] = {}
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             with path.open("rb") as file:
-                for number, start, line in read_lines(file, line_max_bytes):
+                for number, start, size, _ in read_lines(file, READ_BYTES):
                     self._at[number] = len(self.numbers)
                     self.numbers.append(number)
                     self._starts.append(start)
-                    self._sizes.append(len(line))
+                    self._sizes.append(size)
         except OSError as error:
             raise refuse(error) from error
 
@@ -55,18 +55,19 @@ class Input:
         os.close(self._fd)
 
 
-def read_lines(file: BinaryIO, line_max_bytes: int) -> Iterator[tuple[int, int, bytes]]:
-    """Number, place and bytes of each line that holds something; of one that is too long, the begin."""
+def read_lines(file: BinaryIO, line_max_bytes: int) -> Iterator[tuple[int, int, int, bytes]]:
+    """Number, place, size and bytes of each line that holds something; of one that is too long, the begin."""
     start, number = 0, 0
     while line := file.readline(line_max_bytes + 1):
         number += 1
-        size = len(line)
+        size, holds = len(line), bool(line.strip())
         while not line.endswith(b"\n") and (more := file.readline(READ_BYTES)):
             size += len(more)
+            holds = holds or bool(more.strip())
             if more.endswith(b"\n"):
                 break
-        if line.strip():
-            yield number, start, line
+        if holds:
+            yield number, start, size, line
         start += size
 
 
@@ -149,12 +150,12 @@ def validate(path: Path, checker: Checker, settings: BatchSettings) -> tuple[int
     errors: list[LineError] = []
     try:
         with path.open("rb") as file:
-            for number, _, line in read_lines(file, settings.line_max_bytes):
+            for number, _, size, line in read_lines(file, settings.line_max_bytes):
                 count += 1
                 if count > settings.lines_max:
                     words = f"the file has more than {settings.lines_max} requests (batch.lines_max)"
                     return count, (LineError("too_many_requests", words, number),)
-                if len(line) > settings.line_max_bytes:
+                if size > settings.line_max_bytes:
                     words = f"the line is longer than {settings.line_max_bytes} bytes (batch.line_max_bytes)"
                     error: LineError | None = LineError("line_too_long", words, number)
                 else:

@@ -13,6 +13,8 @@ from forebay.batch.policy import STOP_WORDS, Reply, Stop
 
 CUSTOM_ID_MAX_CHARS: Final = 512
 _LOST: Final = "request_failed"
+#: What a decoder raises at what is no JSON, or is nested deeper than it reads.
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,8 +60,8 @@ class Checker:
             return LineError(
                 "invalid_request", f"the line is no request: {error}", number, _find_param(error)
             )
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return LineError("invalid_json_line", f"the line is not valid JSON: {error}", number)
+        except _UNREADABLE as error:
+            return _explain_unreadable(error, number)
         if not 0 < len(line.custom_id) <= CUSTOM_ID_MAX_CHARS:
             words = f"custom_id must have 1 to {CUSTOM_ID_MAX_CHARS} characters"
             return LineError("invalid_custom_id", words, number, "custom_id")
@@ -80,6 +82,8 @@ class Checker:
         except msgspec.ValidationError as error:
             words = f"body is no request: {error}"
             return LineError("invalid_request", words, number, _find_param(error, "body"))
+        except _UNREADABLE as error:  # texts are read only where somebody wants them
+            return _explain_unreadable(error, number)
         if body.stream:
             return LineError("invalid_request", "a batch has no streams", number, "body.stream")
         if body.model not in self._models:
@@ -151,9 +155,14 @@ def _fit_body(body: bytes) -> object:
     flat = body.replace(b"\r", b" ").replace(b"\n", b" ")  # in JSON they stand between values alone
     try:
         msgspec.json.decode(flat)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         return body.decode("utf-8", "replace")
     return msgspec.Raw(flat)
+
+
+def _explain_unreadable(error: Exception, number: int) -> LineError:
+    why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+    return LineError("invalid_json_line", f"the line is not valid JSON: {why}", number)
 
 
 def _find_param(error: msgspec.ValidationError, under: str = "") -> str | None:

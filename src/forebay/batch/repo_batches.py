@@ -102,8 +102,10 @@ class BatchRepo:
             return _load(connection, batch_id)
 
     def save_counts(self, batch_id: str, counts: Counts) -> None:
+        """Of one that has not ended: whoever comes late does not overwrite its last counts."""
+        which = (batches.c.id == batch_id, batches.c.status.in_(UNFINISHED))
         with self._database.begin() as connection:
-            connection.execute(update(batches).where(batches.c.id == batch_id).values(**asdict(counts)))
+            connection.execute(update(batches).where(*which).values(**asdict(counts)))
 
     def move(
         self,

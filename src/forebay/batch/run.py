@@ -157,9 +157,7 @@ class Run:
             self.stop(Stop.CANCELLED)
         disk = parts.disk
         try:
-            lines = await asyncio.to_thread(
-                Input, disk.path(record.input_file), parts.settings.line_max_bytes
-            )
+            lines = await asyncio.to_thread(Input, disk.path(record.input_file))
         except DiskRefuses:
             if self._stop is None:
                 raise

@@ -245,7 +245,7 @@ def read_query(query: str, known: set[str]) -> dict[str, str]:
 
 def read_limit(query: Mapping[str, str], default: int, most: int) -> int:
     text = query.get("limit", str(default))
-    if not text.isdecimal() or not 1 <= int(text[:10]) <= most:
+    if not text.isdecimal() or len(text) > 10 or not 1 <= int(text) <= most:
         raise InvalidValue(f"limit must be 1 to {most}", param="limit")
     return int(text)
 
