@@ -104,7 +104,7 @@ def test_errors_are_told_and_are_a_problem(tmp_path: Path) -> None:
     ("args", "words"),
     [
         (["other"], "pools: p; models: m"),
-        (["model:p"], "neither a pool nor a model"),
+        (["model:p"], "neither a deployment, a pool nor a model"),
         (["m"], "no Forebay runs here"),
         (["p", "--concurrency", "0"], "--concurrency"),
         (["p", "--concurrency", "1.5"], "--concurrency"),

@@ -1,5 +1,6 @@
 """What engines say of themselves beside their load: read from their pages, whatever is on them."""
 
+from importlib import metadata
 from typing import Any
 
 import httpx
@@ -67,6 +68,20 @@ SAID: list[tuple[EngineKind, str, dict[str, Any], ModelFacts | None]] = [
     (EngineKind.TRITON, "gb", {}, None),
     (EngineKind.VLLM, "base", {"/v1/models": {"data": []}}, None),
     (EngineKind.LLAMA_CPP, "any", {"/props": {"default_generation_settings": {"n_ctx": -1}}}, ModelFacts()),
+    (
+        EngineKind.LLAMA_CPP,
+        "any",
+        {"/props": {"build_info": "b0-unknown", "ui_settings": {"xllamacpp": "2026.1"}}},
+        ModelFacts(version="2026.1"),
+    ),
+    (EngineKind.LLAMA_CPP, "any", {"/props": {"build_info": "b0-unknown"}}, ModelFacts()),
+    (EngineKind.LLAMA_CPP, "any", {"/props": {"build_info": "b0-x", "ui_settings": [1]}}, ModelFacts()),
+    (
+        EngineKind.LLAMA_CPP,
+        "any",
+        {"/props": {"build_info": "b9-x", "ui_settings": {"theme": True}}},
+        ModelFacts(version="b9-x"),
+    ),
     (EngineKind.LLAMA_CPP, "any", {"/props": {"default_generation_settings": []}}, None),
     (EngineKind.TGI, "any", {"/info": {"model_id": "a\nb" + "c" * 300}}, ModelFacts()),
 ]
@@ -95,3 +110,4 @@ def test_the_real_llama_cpp_says_what_it_is(llama: Engine) -> None:
     assert facts.context_window == 512
     assert facts.lacks == ("images", "audio")
     assert facts.real_name.endswith(".gguf")
+    assert facts.version == metadata.version("xllamacpp")

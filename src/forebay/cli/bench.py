@@ -1,4 +1,4 @@
-"""`forebay bench`: measures a pool, a model or an address under load, and compares two results."""
+"""`forebay bench`: measures a deployment, a pool, a model or an address, and compares two results."""
 
 import asyncio
 import sys
@@ -87,7 +87,7 @@ def bench(file: Path | None, name: str, options: BenchOptions) -> Outcome:
     result = _make_result(about, levels, options, slo_s, count)
     saved = _save(config, result) if options.saves else None
     if saved is not None:
-        record_trial(file, about.public, result)
+        record_trial(file, about, result)
     if options.plot is not None:
         options.plot.write_text(draw_plot(result))
     _tell(result, saved, as_json=options.as_json)

@@ -16,7 +16,7 @@ def bench(
         list[str],
         typer.Argument(
             metavar="TARGET",
-            help="A pool, a model or an address; or `compare A B`, two results that were saved.",
+            help="A deployment, a pool, a model or an address; or `compare A B`, two saved results.",
         ),
     ],
     concurrency: Annotated[
@@ -88,7 +88,7 @@ def bench(
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> Outcome:
-    """Measure a pool, a model or an address under load; or compare two results.
+    """Measure a deployment, a pool, a model or an address under load; or compare two results.
 
     Without --concurrency and --rate, with 1, 4 and 16 requests at once.
     """

@@ -1,10 +1,13 @@
-"""What a benchmark of a pool says to the version matrix: that its combination was tried, and how it went."""
+"""What a benchmark says to the version matrix: that the combination of a pool or of a deployment was tried,
+and how it went.
+"""
 
 from pathlib import Path
 from typing import Final
 
 from forebay.app.bench_files import BenchResult, find_best
-from forebay.cli.matrix import open_matrix
+from forebay.cli.bench_target import About
+from forebay.cli.matrix import name_engine, open_matrix
 from forebay.cli.tenancy import find_actor
 from forebay.cli.terminal import print_note
 from forebay.core.errors import ForebayError
@@ -18,22 +21,27 @@ _KEPT: Final = (
 )
 
 
-def record_trial(file: Path | None, public: str, result: BenchResult) -> None:
+def record_trial(file: Path | None, about: About, result: BenchResult) -> None:
     """Of an engine that is known; says so where the matrix takes none.
 
-    Args:
-        public: the model's public name.
+    Of a deployment the combination is the one that its manifest asks for, as `forebay apply` looks it up.
     """
-    if not result.engine or not public:
+    if not result.engine or not about.public:
         return
+    asked = about.manifest_version
     best = find_best(result.levels)
     failed = int(sum(level.figures.get("errors", 0.0) for level in result.levels))
+    notes = [best.load.describe()]
+    if failed:
+        notes.append(f"{failed} requests failed")
+    if asked is not None and result.engine_version:
+        notes.append(f"the engine says that it is {result.engine_version}")
     trial = Trial(
         combination=Combination(
-            model=public,
+            model=about.public,
             model_version=result.version,
-            engine=result.engine.replace("llama.cpp", "llamacpp"),  # as deployments name it
-            engine_version=result.engine_version,
+            engine=name_engine(result.engine),
+            engine_version=result.engine_version if asked is None else asked,
             hardware=result.hardware or detect_hardware(),
             precision=result.precision,
         ),
@@ -41,7 +49,7 @@ def record_trial(file: Path | None, public: str, result: BenchResult) -> None:
         at_ns=result.at_ns,
         source="bench",
         figures={name: best.figures[name] for name in _KEPT if name in best.figures},
-        note=f"{best.load.describe()}{f'; {failed} requests failed' if failed else ''}"[:NOTE_MAX],
+        note="; ".join(notes)[:NOTE_MAX],
     )
     try:
         with open_matrix(file) as matrix:

@@ -1,9 +1,10 @@
-"""What a name stands for that `forebay bench` is given: a pool, a model, an address.
+"""What a name stands for that `forebay bench` is given: a deployment, a pool, a model, an address.
 
 Reads the configuration and, of what runs here, the fleet and the addresses; sends no load.
 """
 
 import http.client
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,8 +15,10 @@ from forebay.app.bench_run import Target
 from forebay.app.config import Config
 from forebay.app.config_model import LlamaCppEngine, TargetConfig
 from forebay.app.config_running import load_live_state
+from forebay.app.deployment_views import DeploymentView
 from forebay.app.secret_refs import read_secret
 from forebay.app.up_children import load_last_engine_urls
+from forebay.cli.bench_deployment import find_replicas, list_deployments
 from forebay.cli.fleet import fetch_fleet
 from forebay.cli.terminal import BadOption, Failure
 from forebay.engines.hardware import detect_hardware
@@ -30,10 +33,11 @@ class About(msgspec.Struct, kw_only=True):
 
     target: Target
     name: str
-    public: str = ""  #: the model's public name, of a pool
+    public: str = ""  #: the model's public name, of a pool or a deployment
     version: str = ""
     engine: str = ""
     engine_version: str = ""
+    manifest_version: str | None = None  #: of the engine, as its manifest asks for it; None: it has none
     hardware: str = ""
     precision: str = ""
 
@@ -61,17 +65,46 @@ def find_target(
             f"there is no configuration, so {name!r} must be an address", hint="http://HOST:PORT/v1"
         )
     bare = name.removeprefix(POOL).removeprefix(MODEL)
+    deployments = list_deployments(config)
+    deployment = next((each for each in deployments if each.name == bare), None)
+    if deployment is not None and not name.startswith(MODEL):
+        return _describe_deployment(config, deployment, model, endpoint)
     listed = None if name.startswith(MODEL) else _find_in_pool(config, bare)
     if listed is not None:
         public, found = listed
         return _describe_pool(config, bare, public, found, model, endpoint)
-    if bare in config.models and not name.startswith(POOL):
+    models = {*config.models, *(each.model for each in deployments)}
+    if bare in models and not name.startswith(POOL):
         return _describe_model(config, bare, key, endpoint)
-    pools = sorted({target.chosen_pool for each in config.models.values() for target in each.targets})
-    raise BadOption(
-        f"{bare!r} is neither a pool nor a model of the configuration",
-        hint=f"pools: {', '.join(pools) or 'none'}; models: {', '.join(sorted(config.models)) or 'none'}; "
-        "or give an address",
+    raise _tell_unknown(config, bare, deployments, models)
+
+
+def _tell_unknown(
+    config: Config, name: str, deployments: Sequence[DeploymentView], models: Collection[str]
+) -> BadOption:
+    pools = {target.chosen_pool for each in config.models.values() for target in each.targets}
+    known = {"deployments": {each.name for each in deployments}, "pools": pools, "models": set(models)}
+    told = [f"{what}: {', '.join(sorted(names)) or 'none'}" for what, names in known.items()]
+    if load_live_state(config.state_path) is None:
+        told[0] = "deployments: known where Forebay runs, `forebay up`"
+    return BadOption(
+        f"{name!r} is neither a deployment, a pool nor a model", hint=f"{'; '.join(told)}; or give an address"
+    )
+
+
+def _describe_deployment(config: Config, view: DeploymentView, model: str | None, endpoint: str) -> About:
+    target = find_replicas(view, model, endpoint)
+    engine, _, version = view.engine.partition(" ")
+    return About(
+        target=target,
+        name=view.name,
+        public=view.model if target.model == view.model else "",  # of an adapter nothing is asked for
+        version=view.version,
+        engine=engine,
+        engine_version=_find_engine_version(config, target.urls[0]),
+        manifest_version=version,
+        hardware=view.hardware,
+        precision=view.precision,
     )
 
 

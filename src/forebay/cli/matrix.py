@@ -21,6 +21,7 @@ from forebay.cli.terminal import BadOption, Outcome, print_line, print_note
 from forebay.cli.usable_config import load_usable_config
 from forebay.core.errors import InvalidValue
 from forebay.engines.hardware import detect_hardware
+from forebay.engines.load_names import EngineKind
 from forebay.engines.matrix import Combination, Trial, TrialOutcome, explain_unknown, find_newest
 
 _COLUMNS: Final = (
@@ -70,6 +71,11 @@ def make_combination(
     )
 
 
+def name_engine(said: str) -> str:
+    """As deployments name it, and so the matrix: pools say `llama.cpp` where they say `llamacpp`."""
+    return "llamacpp" if said == EngineKind.LLAMA_CPP.value else said
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
     """What `forebay matrix record` was told."""
@@ -89,7 +95,8 @@ class Given:
 
 def make_trial(given: Given, bench: BenchResult | None) -> Trial:
     """What is given comes before what a benchmark says of itself.  Raises BadOption."""
-    outcome = given.outcome or ("passed" if bench else None)
+    has_failed = bench is not None and any(level.figures.get("errors", 0.0) for level in bench.levels)
+    outcome = given.outcome or (("failed" if has_failed else "passed") if bench else None)
     if outcome not in list(TrialOutcome):
         raise BadOption(
             f"can't understand --outcome {outcome or ''}".rstrip(), hint="give `passed` or `failed`"
@@ -100,7 +107,7 @@ def make_trial(given: Given, bench: BenchResult | None) -> Trial:
         combination=make_combination(
             given.model,
             given.model_version or known.version,
-            given.engine or known.engine,
+            given.engine or name_engine(known.engine),
             given.engine_version or known.engine_version,
             given.hardware or known.hardware,
             given.precision or known.precision,

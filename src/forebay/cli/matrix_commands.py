@@ -69,7 +69,7 @@ def matrix_record(
     model: ModelName,
     outcome: Annotated[
         str | None,
-        typer.Option("--outcome", metavar="WORD", help="`passed` or `failed`; with --bench `passed`."),
+        typer.Option("--outcome", metavar="WORD", help="`passed` or `failed`; with --bench what that says."),
     ] = None,
     bench: Annotated[
         str | None,

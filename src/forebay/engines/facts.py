@@ -62,6 +62,7 @@ class _Props(msgspec.Struct):
     modalities: _Modalities | None = None
     model_path: str = ""
     build_info: str = ""
+    ui_settings: msgspec.Raw = msgspec.Raw()  # of any shape
 
 
 class _Model(msgspec.Struct):
@@ -84,6 +85,10 @@ class _Said(msgspec.Struct):
     max_total_tokens: int | None = None  # TGI
     platform: str = ""  # Triton
 
+
+#: Under which llama.cpp's `ui_settings` have the version of xllamacpp, where Forebay's runner starts it.
+VERSION_KEY: Final = "xllamacpp"
+_NUMBERLESS: Final = "b0-"
 
 _decode_props = msgspec.json.Decoder(_Props).decode
 _decode_models = msgspec.json.Decoder(_Models).decode
@@ -125,8 +130,18 @@ def _read_props(body: bytes) -> ModelFacts | None:
         context_window=_window(props.default_generation_settings.n_ctx),
         lacks=tuple(name for name, has in told.items() if has is False),
         real_name=_name(props.model_path.rpartition("/")[2]),
-        version=_name(props.build_info),
+        version=_name(_find_build(props)),
     )
+
+
+def _find_build(props: _Props) -> str:
+    """A build that was not told its number says what Forebay's runner lets it say beside it, or nothing."""
+    if not props.build_info.startswith(_NUMBERLESS):
+        return props.build_info
+    try:
+        return msgspec.json.decode(props.ui_settings, type=dict[str, str]).get(VERSION_KEY, "")
+    except _UNREADABLE:
+        return ""
 
 
 def _read_models(body: bytes, model: str, version: str) -> ModelFacts | None:

@@ -6,6 +6,7 @@ when the model hung.
 """
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ from forebay.engines.child import (
     parse_seconds,
     run_child,
 )
+from forebay.engines.facts import VERSION_KEY
 from forebay.engines.llamacpp_watch import drain, wait_for_stall
 from forebay.engines.model import EXIT_STALLED, EngineRefused
 from forebay.engines.weights import find_gguf
@@ -105,6 +107,8 @@ def build_params(llama: Any, options: argparse.Namespace, path: Path) -> Any:
         speculative.ngram_simple.size_m = options.ngram_tokens
     params.endpoint_metrics = params.endpoint_slots = params.endpoint_props = True
     params.ui = False
+    # `build_info` of this build is `b0-unknown`; this stands in /props beside it (facts.py reads it).
+    params.ui_config_json = json.dumps({VERSION_KEY: llama.__version__})
     params.cors_origins = ""  # no page in a browser has any business here
     return params
 
