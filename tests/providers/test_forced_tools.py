@@ -380,6 +380,7 @@ def test_a_whole_answer_is_its_calls() -> None:
     ("text", "reason", "told", "arguments"),
     [
         (ONE[:40], "length", "length", '{"ci'),
+        (ONE[:40], "stop", "length", '{"ci'),
         (ONE[:-20], "content_filter", "content_filter", CALLS[0][1][: len(ONE[:-20]) - 36]),
     ],
 )
@@ -387,6 +388,7 @@ def test_a_call_that_was_cut_says_so(text: str, reason: str, told: str, argument
     choice = json.loads(FORCED.decode_answer(answer(text, reason=reason), "m"))["choices"][0]
     assert choice["finish_reason"] == told
     assert CALLS[0][1].startswith(choice["message"]["tool_calls"][0]["function"]["arguments"])
+    assert gather(turn(stream(text, reason=reason) + DONE))[2] == told
 
 
 @pytest.mark.parametrize("text", ["Paris is nice.", None, '{"name": "wea'])

@@ -22,6 +22,7 @@ _NULL: Final = msgspec.Raw(b"null")
 _ABSENT: Final = frozenset((b"", b"null", b"[]"))
 _STOP: Final = b'"stop"'
 _CALLED: Final = msgspec.Raw(b'"tool_calls"')
+_CUT: Final = msgspec.Raw(b'"length"')
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9]+")
 
 
@@ -49,7 +50,7 @@ def _turn_choice(choice: _Fields, call_id: str) -> None:
     made: dict[str, Any] = {**message, "content": None, "tool_calls": _write_calls(pieces, call_id)}
     choice["message"] = msgspec.Raw(_encode(made))
     if bytes(choice.get("finish_reason", _NULL)) == _STOP:
-        choice["finish_reason"] = _CALLED
+        choice["finish_reason"] = _tell_end(reader)
 
 
 def _write_calls(pieces: list[Piece], call_id: str, *, with_index: bool = False) -> list[dict[str, Any]]:
@@ -64,6 +65,11 @@ def _write_calls(pieces: list[Piece], call_id: str, *, with_index: bool = False)
 def _write_function(piece: Piece) -> dict[str, str]:
     named = {} if piece.name is None else {"name": piece.name}
     return named | {"arguments": piece.arguments}
+
+
+def _tell_end(reader: CallReader) -> msgspec.Raw:
+    """Why an answer with calls has ended that says `stop`: a text of the request may have cut the last."""
+    return _CUT if reader.is_cut else _CALLED
 
 
 def _read_id(fields: _Fields, answer_id: str) -> str:
@@ -142,5 +148,5 @@ class ForcedStream:
             return None, True
         turned = choice | {"delta": msgspec.Raw(_encode(made))}
         if is_end and reader.calls and bytes(choice["finish_reason"]) == _STOP:
-            turned["finish_reason"] = _CALLED
+            turned["finish_reason"] = _tell_end(reader)
         return turned, True

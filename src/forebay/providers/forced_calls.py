@@ -72,6 +72,11 @@ class CallReader:
             self._in_arguments = True
         return pieces, self._give_up() if self._is_no_call else ""
 
+    @property
+    def is_cut(self) -> bool:
+        """The arguments of the last call have no end."""
+        return self._in_arguments
+
     def finish(self) -> str:
         """The text that was held: what became no call."""
         held = "" if self.calls else self._held
