@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from forebay.app import replica_keeper
 from forebay.app.launcher_local import LocalLauncher
 from forebay.app.machine_memory import MIB, measure_tree
 from forebay.app.replica_exits import Circumstances, is_final, judge_exit
-from forebay.app.replica_files import WANTED_FILE
+from forebay.app.replica_files import LOGS_FOLDER, REPORT_FILE, WANTED_FILE
 from forebay.app.replica_room import Grant, Machine, NoRoom, find_room
 from forebay.app.supervisor_process import ChildEnd
 from forebay.engines.deployment import ExitReason, ReplicaState, Resources
@@ -140,23 +141,86 @@ def test_a_bounded_number_of_logs_outlives_their_replicas(
     asyncio.run(check_logs_kept(tmp_path))
 
 
-async def check_damage(folder: Path) -> None:
-    async with open_local(folder) as scene:
-        launcher, one = scene.connect(), replica()
-        await launcher.start(one)
-        await await_status(launcher, one.id, lambda each: each.state is ReplicaState.READY)
-        good = (scene.run / WANTED_FILE).read_bytes()
-        (scene.run / WANTED_FILE).write_bytes(b"{")
-        with pytest.raises(LauncherError, match=r"replicas\.json"):
-            await launcher.start(replica(index=1))
-        (scene.run / WANTED_FILE).write_bytes(good)
-        await launcher.start(replica(index=2))
-        await await_status(launcher, "chat-r1-2", lambda each: each.state is ReplicaState.READY)
-        assert (await await_status(launcher, one.id, lambda each: True)).restarts == 0
+@pytest.mark.parametrize("damage", [b"{", b"", b'{"replicas": [{"deployment": 1}]}', None])
+def test_what_runs_goes_on_while_the_list_is_damaged(tmp_path: Path, damage: bytes | None) -> None:
+    """And the list is mended: who added to an empty one would end all the others."""
+
+    async def check() -> None:
+        async with open_local(tmp_path) as scene:
+            launcher, one, two = scene.connect(), replica(), replica(index=1)
+            await launcher.start(one)
+            before = await await_status(launcher, one.id, lambda each: each.state is ReplicaState.READY)
+            file, told = scene.run / WANTED_FILE, list[str]()
+            if damage is None:
+                file.unlink()
+            else:
+                file.write_bytes(damage)
+            for _ in range(500):
+                try:
+                    await launcher.start(two)
+                    break
+                except LauncherError as error:
+                    told.append(error.message)
+                    await asyncio.sleep(0.02)
+            await await_status(launcher, two.id, lambda each: each.state is ReplicaState.READY)
+            after = await await_status(launcher, one.id, lambda each: True)
+            assert after == before
+            assert all("replicas.json" in each for each in told)
+
+    asyncio.run(check())
 
 
-def test_what_runs_goes_on_while_the_list_is_damaged(tmp_path: Path) -> None:
-    asyncio.run(check_damage(tmp_path))
+def test_a_list_that_was_damaged_before_the_start_is_set_aside(tmp_path: Path) -> None:
+    async def check() -> None:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / WANTED_FILE).write_bytes(b"garbage")
+        async with open_local(tmp_path) as scene:
+            await await_true(lambda: not (scene.run / WANTED_FILE).exists())
+            assert (scene.run / f"{WANTED_FILE}.damaged").read_bytes() == b"garbage"
+            launcher = scene.connect()
+            await launcher.start(replica())
+            await await_status(launcher, replica().id, lambda each: each.state is ReplicaState.READY)
+
+    asyncio.run(check())
+
+
+def test_a_report_that_is_damaged_is_no_answer_and_is_written_anew(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with open_local(tmp_path) as scene:
+            launcher = scene.connect()
+            await launcher.start(replica())
+            await await_status(launcher, replica().id, lambda each: each.state is ReplicaState.READY)
+            file = scene.run / REPORT_FILE
+            whole = file.read_bytes()
+            file.write_bytes(b"{")
+            await await_true(lambda: file.read_bytes() == whole)
+        file.write_bytes(b"{")
+        with pytest.raises(LauncherError, match=r"replica-states\.json"):
+            await launcher.list()
+
+    asyncio.run(check())
+
+
+def test_a_disk_that_has_no_room_for_logs_ends_nothing_that_runs(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with open_local(tmp_path) as scene:
+            launcher = scene.connect()
+            scene.logs.mkdir(exist_ok=True)
+            in_the_way = scene.logs / LOGS_FOLDER
+            in_the_way.touch()
+            await launcher.start(replica())
+            held = await await_status(launcher, replica().id, lambda each: "folder" in each.message)
+            assert held.state is ReplicaState.PENDING
+            in_the_way.unlink()
+            await await_status(launcher, replica().id, lambda each: each.state is ReplicaState.READY)
+
+    asyncio.run(check())
+
+
+async def await_true(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.02)
 
 
 def test_without_a_supervisor_replicas_wait_and_say_for_what(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ import msgspec
 from forebay.app.replica_files import (
     LOGS_FOLDER,
     REPLICA_ID,
+    REPORT_FILE,
+    WANTED_FILE,
     WantedReplicas,
     changing,
     load_report,
@@ -75,6 +77,7 @@ class LocalLauncher:
     def _change(self, change: Callable[[dict[str, Replica]], None]) -> None:
         try:
             with changing(self._run):
+                self._check_there()
                 wanted = load_wanted(self._run)
                 replicas = {replica.id: replica for replica in wanted.replicas}
                 change(replicas)
@@ -84,8 +87,18 @@ class LocalLauncher:
         except (OSError, msgspec.MsgspecError) as error:
             raise LauncherError(
                 f"what is to run can't be written down in {self._run}: {error}. "
-                "Make room on the disk, or remove the damaged replicas.json."
+                "Make room on the disk. A damaged replicas.json is mended by `forebay up`."
             ) from error
+
+    def _check_there(self) -> None:
+        """Whoever began a new list beside replicas that run would have them ended."""
+        if (self._run / WANTED_FILE).exists():
+            return
+        report = load_report(self._run)
+        if report is not None and report.replicas and _is_running(report.pid):
+            raise LauncherError(
+                f"{self._run / WANTED_FILE} is gone. `forebay up` writes what it knows anew within a second."
+            )
 
     def _list(self) -> tuple[ReplicaStatus, ...]:
         try:
@@ -93,6 +106,11 @@ class LocalLauncher:
         except (OSError, msgspec.MsgspecError) as error:
             raise LauncherError(f"what is to run can't be read in {self._run}: {error}.") from error
         report = load_report(self._run)
+        if report is None and (self._run / REPORT_FILE).exists():
+            raise LauncherError(
+                f"what has become of replicas can't be read in {self._run / REPORT_FILE}. `forebay up` "
+                "writes it anew within a second; remove it if none runs."
+            )
         is_supervised = report is not None and _is_running(report.pid)
         told = {status.id: status for status in report.replicas} if report and is_supervised else {}
         what = "is being started" if is_supervised else "waits for `forebay up`, which is not running"

@@ -54,6 +54,15 @@ def save_wanted(run: Path, wanted: WantedReplicas) -> None:
     write_atomically(run / WANTED_FILE, msgspec.json.format(msgspec.json.encode(wanted)))
 
 
+def look_at(path: Path) -> tuple[int, int, int] | None:
+    """Tells one content of a file from the next; None where it is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
 def load_report(run: Path) -> ReplicaReport | None:
     """The last report; None where there is none that can be read.  Its supervisor may be gone."""
     try:
@@ -69,13 +78,38 @@ def save_report(run: Path, report: ReplicaReport) -> None:
     )
 
 
+def restore_wanted(run: Path, wanted: WantedReplicas) -> None:
+    """Puts what is known to be wanted in the place of a file that is gone or damaged.
+
+    What is damaged where nothing is known is set aside, and whoever wants something says so anew.
+
+    Raises:
+        OSError: it can't be written, or somebody is just changing it.
+    """
+    with changing(run, is_patient=False):
+        try:
+            if wanted.replicas and not (run / WANTED_FILE).exists():
+                raise FileNotFoundError
+            load_wanted(run)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            if wanted.replicas:
+                save_wanted(run, wanted)
+            else:
+                os.replace(run / WANTED_FILE, run / f"{WANTED_FILE}.damaged")
+
+
 @contextmanager
-def changing(run: Path) -> Iterator[None]:
-    """One change of what is wanted at a time, over all processes.  Raises OSError."""
+def changing(run: Path, *, is_patient: bool = True) -> Iterator[None]:
+    """One change of what is wanted at a time, over all processes.
+
+    Raises:
+        OSError: the folder refuses; without patience also while somebody else changes it.
+    """
     create_private_folder(run)
     descriptor = os.open(run / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # held for one small write
+        # Held for one small write.
+        fcntl.flock(descriptor, fcntl.LOCK_EX if is_patient else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(descriptor)

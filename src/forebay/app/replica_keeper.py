@@ -22,10 +22,14 @@ from forebay.app.machine_memory import MIB, count_oom_kills, measure_tree
 from forebay.app.replica_exits import Circumstances, is_final, judge_exit
 from forebay.app.replica_files import (
     REPLICA_ID,
+    REPORT_FILE,
     WANTED_FILE,
     ReplicaReport,
+    WantedReplicas,
     load_report,
     load_wanted,
+    look_at,
+    restore_wanted,
     save_report,
 )
 from forebay.app.replica_room import Grant, Machine, NoRoom, find_room
@@ -120,6 +124,7 @@ class ReplicaKeeper:
         self._wanted: Mapping[str, Replica] = {}
         self._stamp: tuple[int, int, int] | None = None
         self._told: ReplicaReport | None = None
+        self._told_stamp: tuple[int, int, int] | None = None
         self._ports = self._load_last_ports()
 
     def stop(self) -> None:
@@ -148,26 +153,42 @@ class ReplicaKeeper:
 
     async def _look_forever(self) -> None:
         while True:
-            self._read_wanted()
-            self._compare()
-            self._tell()
+            try:
+                self._read_wanted()
+                self._compare()
+                self._tell()
+            except Exception:  # the loop's outer edge: its end would be that of all that runs here
+                logger.exception("a look at replicas failed")
             await asyncio.sleep(LOOK_S)
 
     def _read_wanted(self) -> None:
-        try:
-            status = (self._run / WANTED_FILE).stat()
-            stamp = status.st_ino, status.st_mtime_ns, status.st_size
-        except OSError:
-            return  # there is none yet; what runs goes on if it was removed
+        stamp = look_at(self._run / WANTED_FILE)
         if stamp == self._stamp:
             return
-        self._stamp = stamp
         try:
+            if stamp is None:
+                if self._wanted:
+                    self._restore("it was removed")
+                return
             wanted = load_wanted(self._run).replicas
-        except (OSError, msgspec.MsgspecError) as error:
-            logger.error("what replicas are to run can't be read, and what runs goes on: %s", error)
+        except msgspec.MsgspecError as error:
+            self._restore(str(error))
             return
+        except OSError as error:
+            logger.error("what replicas are to run can't be read, and what runs goes on: %s", error)
+            self._stamp = stamp
+            return
+        self._stamp = stamp
         self._wanted = {replica.id: replica for replica in wanted if REPLICA_ID.fullmatch(replica.id)}
+
+    def _restore(self, why: str) -> None:
+        """What runs goes on: else whoever adds to an empty list would end all the others."""
+        try:
+            restore_wanted(self._run, WantedReplicas(replicas=tuple(self._wanted.values())))
+        except OSError as error:
+            logger.error("%s is damaged (%s), and can't be mended yet: %s", WANTED_FILE, why, error)
+            return
+        logger.error("%s was damaged (%s), and holds again what was known", WANTED_FILE, why)
 
     def _compare(self) -> None:
         alive = {status.name for status in self._supervisor.statuses}
@@ -189,7 +210,11 @@ class ReplicaKeeper:
         if isinstance(room, NoRoom):
             self._hold(replica, ReplicaState.PENDING, room.reason)
             return
-        self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            self._hold(replica, ReplicaState.PENDING, f"waits for a folder for its log: {error}")
+            return
         try:
             port = reserve_engine_port(self._ports.get(replica.id), self._host)
         except AddressUnavailable as error:
@@ -323,14 +348,15 @@ class ReplicaKeeper:
             if status.name in self._places
         )
         report = ReplicaReport(pid=os.getpid(), replicas=(*running, *self._held.values()))
-        if report == self._told:
+        path = self._run / REPORT_FILE
+        if report == self._told and look_at(path) == self._told_stamp:
             return
         try:
             save_report(self._run, report)
         except OSError as error:
             logger.error("what has become of the replicas can't be told: %s", error)
             return
-        self._told = report
+        self._told, self._told_stamp = report, look_at(path)
 
     def _describe(self, status: ChildStatus, place: _Place) -> ReplicaStatus:
         replica = place.replica
