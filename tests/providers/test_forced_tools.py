@@ -220,6 +220,11 @@ def test_repetitions_of_a_pattern_are_counted(pattern: str, least: int, most: in
     assert least <= count_repeats(pattern) <= most
 
 
+@pytest.mark.parametrize("pattern", ["a" + "{999999999}" * 2_000, "(" * 2_000 + "a" + "){999999999}" * 2_000])
+def test_a_count_stays_a_small_number(pattern: str) -> None:
+    assert 10**9 <= count_repeats(pattern) < 10**23
+
+
 @given(st.text("ab()[]{}0123456789,^$\\|*?", max_size=40))
 def test_counting_takes_any_pattern(pattern: str) -> None:
     assert count_repeats(pattern) >= 0

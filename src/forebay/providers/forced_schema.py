@@ -18,6 +18,7 @@ CALLS_MAX: Final = 16  #: in one answer
 NAME_MAX: Final = 256  #: characters of a tool's name
 DEPTH_MAX: Final = 64  #: of a schema
 REPEATS_MAX: Final = 2_000  #: pieces that a pattern may stand for once its repetitions are written out
+_COUNTED_MAX: Final = 10**9  #: of one piece: a count of more digits with each repetition takes hours
 _REPEAT: Final = re.compile(r"\{(\d*)(?:(,)(\d*))?\}")
 #: Their values are the caller's data, whatever they look like.
 _VALUES: Final = frozenset({"const", "default", "enum", "example", "examples"})
@@ -149,13 +150,13 @@ def count_repeats(pattern: str) -> int:
             least, _, most = repeat.groups()
             times = int((most or least or "1")[:9])
             sums[-1] += last * max(times - 1, 0)
-            last *= times
+            last = min(last * times, _COUNTED_MAX)
             at = repeat.end()
             continue
         if char == "(":
             sums.append(0)
         elif char == ")" and len(sums) > 1:
-            last = sums.pop()
+            last = min(sums.pop(), _COUNTED_MAX)
             sums[-1] += last
         elif char == "[":
             at = _end_of_class(pattern, at)
