@@ -9,13 +9,13 @@ any more.  It starts no process itself, and never acts on what nobody could tell
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
-from forebay.app.deployer_state import Attempts, DeployerState, Kept, load_state, save_state
+from forebay.app.deployer_state import Attempts, DeployerState, Kept, load_state, name_serving, save_state
 from forebay.core.clock import Clock
 from forebay.engines.deployment import (
     Deployment,
@@ -35,7 +35,8 @@ from forebay.engines.rollout_view import describe
 from forebay.engines.scaling import Demand, Scale, rescale
 
 LOOK_S: Final = 0.5
-LIST_S: Final = 10.0  #: that a launcher may take to tell what runs
+LIST_S: Final = 10.0  #: that a look waits for a launcher to tell what runs
+ACT_S: Final = 10.0  #: that a launcher may take to take a wish in
 
 Serving = Mapping[str, tuple[ServingReplica, ...]]
 
@@ -109,6 +110,7 @@ class Deployer:
         self._kept = dict(_restore(run).kept)
         self._saved: DeployerState | None = None
         self._listed: dict[LauncherKind, tuple[ReplicaStatus, ...]] = {}
+        self._asked: dict[LauncherKind, asyncio.Task[Sequence[ReplicaStatus]]] = {}  # at most one of each
         self._statuses: dict[str, DeploymentStatus] = {}
         self.errors: dict[LauncherKind, str] = {}
         self.exits: Counter[tuple[str, ExitReason]] = Counter()
@@ -133,6 +135,9 @@ class Deployer:
                 await self.look()
                 await asyncio.sleep(LOOK_S)
         finally:
+            for task in self._asked.values():
+                task.cancel()
+            await asyncio.gather(*self._asked.values(), return_exceptions=True)
             for launcher in self._launchers.values():
                 await launcher.close()
 
@@ -156,39 +161,47 @@ class Deployer:
         if not self._save():
             return  # nothing may follow from what might be forgotten
         await self._publish_serving()
+        silent: set[LauncherKind] = set()
         for name, decision in decisions.items():
             for told in decision.told:
                 logger.info("%s: %s: %s (%s)", name, told.turn.value, told.message, told.revision)
                 await self._tell(name, told)
             for action in decision.actions:
-                await self._act(wanted.get(name) or self._kept[name].track.serving, decision.track, action)
+                await self._act(decision.track, action, silent)
         self._forget(wanted)
 
     # --- what runs ------------------------------------------------------------------------------------------
 
     def _find_kinds(self, wanted: Iterable[Deployment]) -> frozenset[LauncherKind]:
         """Launchers that run something, or may: no other is reached for."""
-        tracks = [kept.track for kept in self._kept.values()]
-        kept = (each for track in tracks for each in (track.serving, track.candidate) if each)
-        return frozenset((LauncherKind.LOCAL, *(each.launcher for each in (*wanted, *kept))))
+        kept = (kind for each in self._kept.values() for kind in (*each.launchers, *_name_kinds(each.track)))
+        return frozenset((LauncherKind.LOCAL, *(each.launcher for each in wanted), *kept))
 
     async def _list_replicas(self, kinds: frozenset[LauncherKind]) -> None:
         """Of each launcher; one that can't be asked is left out, and nothing is done with its replicas."""
         self._listed = {kind: listed for kind, listed in self._listed.items() if kind in kinds}
-        for kind, launcher in self._launchers.items():
-            if kind not in kinds:
-                continue
-            try:
-                async with asyncio.timeout(LIST_S):
-                    self._listed[kind] = tuple(await launcher.list())
-            except LauncherError as error:
-                self._note_error(kind, error.message)
-            except TimeoutError:
-                self._note_error(kind, f"no answer within {LIST_S:g} s")
-            else:
-                self.errors.pop(kind, None)
-
+        await asyncio.gather(
+            *(self._ask(kind, each) for kind, each in self._launchers.items() if kind in kinds)
+        )
         self._count_exits()
+
+    async def _ask(self, kind: LauncherKind, launcher: Launcher) -> None:
+        """One that was silent the last time is not waited for again: its answer is taken when it comes."""
+        task = self._asked.get(kind)
+        patience_s = LIST_S if task is None else 0.0
+        if task is None:
+            task = self._asked[kind] = asyncio.ensure_future(launcher.list())
+        await asyncio.wait({task}, timeout=patience_s)
+        if not task.done():
+            self._note_error(kind, f"no answer within {LIST_S:g} s")
+            return
+        del self._asked[kind]
+        try:
+            self._listed[kind] = tuple(task.result())
+        except LauncherError as error:
+            self._note_error(kind, error.message)
+        else:
+            self.errors.pop(kind, None)
 
     def _count_exits(self) -> None:
         ends: dict[str, int] = {}
@@ -222,7 +235,7 @@ class Deployer:
     async def _decide(self, name: str, wanted: Deployment | None) -> Decision:
         kept = self._kept.get(name) or Kept(track=Track(name=name), scale=Scale(count=_count_first(wanted)))
         before = kept.track
-        kinds = frozenset(each.launcher for each in (wanted, before.serving, before.candidate) if each)
+        kinds = frozenset((*((wanted.launcher,) if wanted else ()), *_name_kinds(before)))
         replicas = self._find_replicas(name, kinds)
         now_s = self._clock.wall_ns() / 1e9
         scale = await self._rescale(kept.scale, wanted, replicas, now_s)
@@ -238,18 +251,30 @@ class Deployer:
         counted = kept.counted
         if decision.track.since_s != before.since_s:
             counted = await self._facts.count_attempts() or {}
-        serving = kept.serving if decision.serving is None else _name_serving(decision)
+        serving = kept.serving if decision.serving is None else name_serving(decision)
         self._kept[name] = Kept(
             track=decision.track,
             scale=scale,
             serving=serving,
             counted={id: counted.get(id, (0, 0)) for id in {each.id for each in replicas or ()}},
+            launchers=self._find_launchers(name, kept, {*kinds, *_name_kinds(decision.track)}),
         )
         status = describe(decision.track, wanted, replicas or (), scale.count)
         if replicas is None:
             status = msgspec.structs.replace(status, message=self._explain_blindness(kinds))
         self._statuses[name] = status
         return decision
+
+    def _find_launchers(
+        self, name: str, kept: Kept, named: Collection[LauncherKind]
+    ) -> tuple[LauncherKind, ...]:
+        """Those that are named, and of earlier ones those that have something of it left, or may."""
+        left = {
+            kind
+            for kind in kept.launchers
+            if kind not in self._listed or any(each.deployment == name for each in self._listed[kind])
+        }
+        return tuple(sorted({*named, *left}))
 
     def _explain_blindness(self, kinds: frozenset[LauncherKind]) -> str:
         kind = min(kinds - self._listed.keys())
@@ -311,30 +336,42 @@ class Deployer:
             self.serving = serving
             await self._publish()
 
-    async def _act(self, deployment: Deployment | None, track: Track, action: Start | Stop) -> None:
-        try:
-            match action:
-                case Start(replica):
-                    kinds = {
-                        each.revision: each.launcher for each in (track.serving, track.candidate) if each
-                    }
-                    kind = kinds.get(replica.revision) or (deployment.launcher if deployment else None)
-                    launcher = self._launchers.get(kind) if kind else None
-                    if launcher is None:
-                        raise LauncherError(f"there is no launcher {kind.value if kind else 'at all'} here.")
-                    await launcher.start(replica)
-                case Stop(id):
-                    for kind, listed in self._listed.items():
-                        if any(each.id == id for each in listed):
-                            await self._launchers[kind].stop(id)
-        except LauncherError as error:  # it is decided again
-            logger.error("%s: %s", track.name, error.message)
+    async def _act(self, track: Track, action: Start | Stop, silent: set[LauncherKind]) -> None:
+        """Args:
+        silent: launchers that have not answered in this look; they are asked nothing more in it.
+        """
+        match action:
+            case Start(replica):
+                revisions = {
+                    each.revision: each.launcher for each in (track.serving, track.candidate) if each
+                }
+                kinds = [revisions[replica.revision]]
+            case Stop(id):
+                kinds = [
+                    kind for kind, listed in self._listed.items() if any(each.id == id for each in listed)
+                ]
+        for kind in kinds:
+            launcher = self._launchers.get(kind)
+            if launcher is None or kind in silent:
+                continue
+            try:
+                async with asyncio.timeout(ACT_S):
+                    match action:
+                        case Start(replica):
+                            await launcher.start(replica)
+                        case Stop(id):
+                            await launcher.stop(id)
+            except LauncherError as error:  # it is decided again
+                logger.error("%s: %s", track.name, error.message)
+            except TimeoutError:
+                logger.error("%s: %s has not answered within %g s", track.name, kind.value, ACT_S)
+                silent.add(kind)
 
     def _forget(self, wanted: Mapping[str, Deployment]) -> None:
         """What is asked for no more, once nothing of it is left."""
         there = {each.deployment for each in self._all_replicas()}
         for name in [name for name in self._kept if name not in wanted and name not in there]:
-            kinds = {each.launcher for each in (self._kept[name].track.serving,) if each}
+            kinds = {kind for kind in self._kept[name].launchers if kind in self._launchers}
             if kinds <= self._listed.keys():
                 del self._kept[name]
                 self._statuses.pop(name, None)
@@ -342,24 +379,12 @@ class Deployer:
             del self._statuses[name]
 
 
+def _name_kinds(track: Track) -> tuple[LauncherKind, ...]:
+    return tuple(each.launcher for each in (track.serving, track.candidate) if each)
+
+
 def _count_first(wanted: Deployment | None) -> int:
     return wanted.replicas_min if wanted else 0
-
-
-def _name_serving(decision: Decision) -> tuple[ServingReplica, ...]:
-    track = decision.track
-    versions = {each.revision: each.version for each in (track.serving, track.candidate) if each}
-    return tuple(
-        ServingReplica(
-            id=share.replica.id,
-            url=share.replica.url,
-            revision=share.replica.revision,
-            version=versions.get(share.replica.revision, ""),
-            weight=share.weight,
-        )
-        for share in decision.serving or ()
-        if share.replica.url
-    )
 
 
 def _restore(run: Path) -> DeployerState:

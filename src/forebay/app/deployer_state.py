@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from forebay.app.atomic_file import create_private_folder, write_atomically
-from forebay.engines.deployment import ServingReplica
-from forebay.engines.rollout_state import Track
+from forebay.engines.deployment import LauncherKind, ServingReplica
+from forebay.engines.rollout_state import Decision, Track
 from forebay.engines.scaling import Scale
 
 STATE_FILE: Final = "deployer.json"
@@ -26,6 +26,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     scale: Scale
     serving: tuple[ServingReplica, ...] = ()  #: as was published last
     counted: Mapping[str, Attempts] = {}  #: of each replica, when the present phase began
+    launchers: tuple[LauncherKind, ...] = ()  #: that run something of it, or may
 
 
 class DeployerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,3 +53,20 @@ def save_state(run: Path, state: DeployerState) -> None:
     """Raises OSError; the old file stays then."""
     create_private_folder(run)
     write_atomically(run / STATE_FILE, msgspec.json.format(msgspec.json.encode(state)))
+
+
+def name_serving(decision: Decision) -> tuple[ServingReplica, ...]:
+    """What a decision has serve, as it is remembered and published."""
+    track = decision.track
+    versions = {each.revision: each.version for each in (track.serving, track.candidate) if each}
+    return tuple(
+        ServingReplica(
+            id=share.replica.id,
+            url=share.replica.url,
+            revision=share.replica.revision,
+            version=versions.get(share.replica.revision, ""),
+            weight=share.weight,
+        )
+        for share in decision.serving or ()
+        if share.replica.url
+    )
