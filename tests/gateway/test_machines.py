@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forebay.gateway.board_wire import decode_from_board
 from forebay.gateway.policy.machines import (
     ASK_AGAIN_S,
     BEAT_S,
@@ -231,6 +232,18 @@ def test_messages_are_few_and_none_is_too_large() -> None:
     parts = board.machines.take(network.now)
     assert len(parts) == 3
     assert all(len(msgspec.msgpack.encode(part)) < 1 << 18 for part in parts)
+
+
+def test_whatever_machines_say_a_worker_can_be_told() -> None:
+    board = Network().boards[0]
+    most = 1 << 40
+    for number in range(MACHINES_MAX):
+        counts = (PlaceCount(1, most, most),)
+        told = Message(1, f"x{number}", "x", 1, True, workers=most, counts=counts)
+        board.machines.hear(msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=Message), 0.0)
+    news = board.merging.take("w1")
+    assert news.counts[0].requests > 1 << 30
+    assert decode_from_board(msgspec.msgpack.encode(news)) == news
 
 
 def test_what_a_machine_says_is_bounded() -> None:

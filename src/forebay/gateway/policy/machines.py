@@ -37,6 +37,7 @@ ASK_AGAIN_S = 0.5  #: for all, where something is still lacking
 WHOLE_S = 1.0  #: between two times that all is told, however many ask
 MACHINES_MAX = 256  #: that are listened to
 AHEAD_MAX = 1000  #: messages behind one that is lacking; with more of them all that is known is dropped
+BELIEVED_MAX = 1 << 31  #: of any one count of a machine: the sums of all are still what workers can be told
 GONE_MAX = 1000  #: machines that said goodbye, of which a late message is none
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
@@ -134,7 +135,9 @@ class Machine:
         """What it says that nothing newer was said of."""
         number = message.number
         return News(
-            counts=tuple(each for each in message.counts if _is_newer(self._places, each.place, number)),
+            counts=tuple(
+                _bound(each) for each in message.counts if _is_newer(self._places, each.place, number)
+            ),
             words=tuple(
                 SaidWord(each.whose, max(0.0, now - each.said_ago_s), now + each.retry_in_s)
                 for each in message.words
@@ -180,6 +183,12 @@ def _is_newer(known: dict[int, int], id: int, number: int) -> bool:
         return False
     known[id] = number
     return True
+
+
+def _bound(count: PlaceCount) -> PlaceCount:
+    if count.requests <= BELIEVED_MAX and count.tokens <= BELIEVED_MAX:
+        return count
+    return PlaceCount(count.place, min(count.requests, BELIEVED_MAX), min(count.tokens, BELIEVED_MAX))
 
 
 def _is_word(word: SharedWord) -> bool:
@@ -235,10 +244,11 @@ class Machines:
             if len(self._machines) >= MACHINES_MAX:
                 return
             machine = self._machines[instance] = Machine(instance)
-        machine.name, machine.workers, machine.heard_at = message.name, message.workers, now
+        machine.name, machine.heard_at = message.name, now
+        machine.workers = min(message.workers, BELIEVED_MAX)
         if message.number >= machine.last:
             machine.pools = message.pools
-        self._merging.join_machine(instance, message.workers)
+        self._merging.join_machine(instance, machine.workers)
         self._is_asked |= self.instance in message.asks
         if machine.receive(message):
             self._take_over(machine, message, now)
