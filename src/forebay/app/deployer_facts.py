@@ -15,11 +15,13 @@ from typing import Final
 from sqlalchemy import select
 
 from forebay.app.applied import load_applied
+from forebay.app.config_engines import join_root
 from forebay.app.control_plane import ControlPlane
 from forebay.app.deployer_state import Attempts
 from forebay.app.engine_probe import EngineProbe
 from forebay.app.engine_watch import EngineWatch
 from forebay.app.machine_id import read_machine_id
+from forebay.app.watched import Place as WatchedPlace
 from forebay.app.watched import Replica as WatchedReplica
 from forebay.core.clock import Clock
 from forebay.core.keys import TIERS
@@ -111,10 +113,9 @@ class DeployerFacts:
         return urls - {target.url for target in _list_targets(state.snapshot.table)}
 
     async def _is_idle(self, url: str, now: float) -> bool:
-        replica = self._watched.get(url)
-        looked = None if replica is None or not replica.is_asked else await self._probe.look(replica)
-        if looked is None or not looked.readings:
-            return (looked is not None and looked.refused) or now - self._unlisted_s[url] >= UNASKED_S
+        looked = await self._probe.look(self._watched.get(url) or _guess_way(url))
+        if not looked.readings:
+            return looked.refused or now - self._unlisted_s[url] >= UNASKED_S
         counts = [
             count for reading in looked.readings.values() for count in (reading.running, reading.waiting)
         ]
@@ -267,6 +268,13 @@ class DeployerFacts:
                 else:
                     answers.append((duration_ns - (queued_ns or 0)) / 1e9)
         return found
+
+
+def _guess_way(url: str) -> WatchedReplica:
+    """To one that left before this process began: engines have their page there, and all of it counts."""
+    target = Target(id="", pool="", url=url, model="")
+    place = WatchedPlace(key=(url, "", None), targets=(target,), endpoint=None, warm_up=None)
+    return WatchedReplica(target=target, metrics_url=join_root(url, "/metrics"), places=(place,))
 
 
 def _list_targets(table: RouteTable) -> Iterable[Target]:

@@ -42,6 +42,7 @@ class DeploymentStore:
         self.problems: tuple[str, ...] = ()
         self._repo = repo
         self._get_config = get_config
+        self._polling = asyncio.Lock()  # what was read first must not take the place of what was read later
         self._records: tuple[DeploymentRecord, ...] = ()
         self._last_change = -1
         self._waits = False  #: for an environment
@@ -73,6 +74,10 @@ class DeploymentStore:
 
     async def poll(self) -> bool:
         """Looks for changes; whether there was one.  While the database refuses, what is known holds."""
+        async with self._polling:
+            return await self._poll()
+
+    async def _poll(self) -> bool:
         config = self._get_config()
         records = await asyncio.to_thread(self._read)
         self._looks += 1
