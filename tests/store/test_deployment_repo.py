@@ -178,3 +178,13 @@ def test_writers_at_once_each_get_a_generation_of_their_own(scene: Deployments) 
     assert len(refused) == 3
     assert [record.generation for record in scene.repo.load_history("a")] == list(range(16, 0, -1))
     assert len(scene.events()) == 16
+
+
+def test_going_back_to_what_was_deleted_makes_no_more_than_there_may_be(scene: Deployments) -> None:
+    scene.repo = DeploymentRepo(scene.database, scene.clock, deployments_max=1)
+    scene.apply("a")
+    scene.repo.delete("a", ACTOR)
+    scene.apply("b")
+    with pytest.raises(DeploymentsRefused, match="2 deployments, and 1 is the most"):
+        scene.repo.roll_back("a", ACTOR)
+    assert scene.names() == ["b"]

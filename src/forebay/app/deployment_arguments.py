@@ -14,6 +14,8 @@ from forebay.engines.arguments import ArgumentProblem, check_arguments
 
 _VALUE: Final[TypeAdapter[Any]] = TypeAdapter(ArgumentValue)
 _BY_FOREBAY: Final = "Forebay chooses it: leave it out"
+#: Manifests are kept, shown and audited as they are written.
+_SECRET: Final = "a manifest must hold no secret: set the variable HF_TOKEN where `forebay up` is started"
 #: Arguments that Forebay sets itself, with the setting to use instead.
 _OWN_EVERYWHERE: Final[Mapping[str, str]] = {
     "model": "use `source`",
@@ -53,6 +55,7 @@ _OWN: Final[Mapping[str, Mapping[str, str]]] = {
         "speculative-config": "use `speculation`",
         "uds": _BY_FOREBAY,
         "root-path": _BY_FOREBAY,
+        "hf-token": _SECRET,
         "ssl-keyfile": _BY_FOREBAY,
         "ssl-certfile": _BY_FOREBAY,
     },

@@ -94,11 +94,7 @@ class DeploymentRepo:
                     continue
                 applied.append(self._append(connection, last, each.name, each.manifest, actor))
                 current[each.name] = applied[-1].record
-            if len(current) > self._deployments_max:
-                raise DeploymentsRefused(
-                    f"that would make {len(current)} deployments, and {self._deployments_max} is the most: "
-                    "delete those that are not needed"
-                )
+            self._check_count(len(current))
         return tuple(applied)
 
     def delete(self, name: str, actor: Actor, *, expected: int | None = None) -> DeploymentRecord:
@@ -129,6 +125,8 @@ class DeploymentRepo:
                 raise _explain_absence(name)
             last = history[0]
             _check_expected(name, expected, None if last.manifest is None else last)
+            if last.manifest is None:
+                self._check_count(len(_list_current(connection)) + 1)
             source = _find_source(history, to)
             if source.manifest == last.manifest:
                 return Applied(record=last, outcome=Outcome.UNCHANGED)
@@ -140,6 +138,13 @@ class DeploymentRepo:
             )
             append_audit(connection, actor, change, record.at_ns)
         return Applied(record=record, outcome=Outcome.CREATED if last.manifest is None else Outcome.CHANGED)
+
+    def _check_count(self, count: int) -> None:
+        if count > self._deployments_max:
+            raise DeploymentsRefused(
+                f"that would make {count} deployments, and {self._deployments_max} is the most: "
+                "delete those that are not needed"
+            )
 
     def _append(
         self,
