@@ -96,6 +96,12 @@ async def wait(whole: Whole, version: str) -> None:
     await asyncio.to_thread(wait_until, lambda: has_ended(whole, version), 120, f"{version} serves alone")
 
 
+def is_answered(whole: Whole) -> bool:
+    body = {"model": "chat", "messages": [{"role": "user", "content": "count"}]}
+    headers = {"authorization": f"Bearer {whole.key}"}
+    return httpx.post(f"{whole.url}/chat/completions", json=body, headers=headers, timeout=60).is_success
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
     folder = tmp_path_factory.mktemp("rollout")
@@ -104,6 +110,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
     config = CONFIG.format(version="1", environment=GOOD, step_s=1.0)
     with running(folder, config) as whole:
         wait_until(lambda: has_ended(whole, "1"), 60, "the first version serves")
+        wait_until(lambda: is_answered(whole), 60, "the worker knows of it")
         yield whole
 
 

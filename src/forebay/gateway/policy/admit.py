@@ -43,7 +43,8 @@ def explain_refusal(
         return EndpointForbidden(f"this key may not use /v1/{endpoint.value}")
     if not route.targets:
         return EngineNotRunning(
-            f"the engine of the model `{model}` does not run yet: it starts when Forebay is restarted",
+            f"the engine of the model `{model}` does not run yet: it starts with its deployment, or when "
+            "Forebay is restarted",
             param="model",
         )
     return TargetForbidden(
