@@ -101,6 +101,7 @@ def make_routes(first: str, second: str, hole: str) -> list[Route]:
         make_route("alias", first, target_model="the-name-there"),
         make_route("two", first, second),
         make_route("brief", first, timeouts=brief),
+        make_route("steady", first, timeouts=Timeouts(idle_s=2, total_s=30)),
         make_route("brief-two", first, second, timeouts=brief),
         make_route("hasty", first, timeouts=hasty, target_model="the-name-there"),
         make_route("hasty-two", first, second, timeouts=hasty, api_key="env:TEST_UPSTREAM_SECRET"),

@@ -42,8 +42,8 @@ def test_every_event_puts_the_idle_timeout_off(
     client: httpx.Client, upstream: Stage, keeps_alive: bytes
 ) -> None:
     said = [*CONTENT, *[keeps_alive] * 5, DONE]
-    upstream.answer = sse_answer(said, pause_s=0.2)
-    assert ask(client, model="brief").content == b"".join(said)
+    upstream.answer = sse_answer(said, pause_s=0.4)  # together longer than the timeout
+    assert ask(client, model="steady").content == b"".join(said)
 
 
 def test_a_first_token_timeout_hands_over_to_the_next_target(
