@@ -83,6 +83,7 @@ def test_debts_of_very_many_limits_are_told_again_each_by_its_own_number() -> No
     async def test() -> None:
         async with world(*make_many(1500)) as made:
             quota = await made.add_worker(workers=1)
+            await made.wait_for_lines()
             for lease in quota._leases.values():
                 lease.left = -5
             send, sent = quota._client.send, 0
