@@ -27,20 +27,28 @@ def test_bad_specs_are_refused(nursery: Nursery) -> None:
 async def check_environment(nursery: Nursery) -> None:
     code = READY + "print(os.environ['EXTRA'], os.getsid(0) == os.getpid(), flush=True); time.sleep(600)"
     reading, writing = os.pipe()
-    spec = nursery.spec("env", code=code, env={"EXTRA": "words"}, pass_fds=(writing,))
+    withheld = frozenset({"WITHHELD", "EXTRA"})
+    spec = nursery.spec("env", code=code, env={"EXTRA": "words"}, pass_fds=(writing,), withheld=withheld)
     async with running(nursery.supervise(spec)):
         await nursery.wait_ready()
         await until(lambda: bool(read_log_tail(nursery.folder / "env.log")))
         pid = nursery.pid("env")
         assert os.path.exists(f"/proc/{pid}/fd/{writing}")
         assert not os.path.exists(f"/proc/{pid}/fd/{reading}")
-        assert f"{SUPERVISED_MARK}={nursery.mark}" in Path(f"/proc/{pid}/environ").read_text().split("\0")
+        variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+        assert f"{SUPERVISED_MARK}={nursery.mark}" in variables
+        assert "SHARED=1" in variables
+        assert "WITHHELD=1" not in variables
     os.close(reading)
     os.close(writing)
     assert read_log_tail(nursery.folder / "env.log") == ("words True",)
 
 
-def test_a_child_gets_its_environment_its_descriptors_and_a_session(nursery: Nursery) -> None:
+def test_a_child_gets_its_environment_its_descriptors_and_a_session(
+    nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARED", "1")
+    monkeypatch.setenv("WITHHELD", "1")
     asyncio.run(check_environment(nursery))
 
 

@@ -51,6 +51,16 @@ def test_engines_and_control_start_at_once_and_workers_end_first(tmp_path: Path)
     assert stages == sorted(set(stages))
 
 
+def test_engines_alone_do_not_get_the_variables_that_hold_secrets(tmp_path: Path) -> None:
+    target = {"url": "https://provider.example/v1", "api_key": "env:PROVIDER_KEY"}
+    models = {"m": {"endpoints": ["chat/completions"], "targets": [target]}}
+    engines = {name: {"kind": "minilm"} for name in PLACE.engine_ports}
+    specs = plan(tmp_path, models=models, engines=engines, data={"database": "env:DATABASE_URL"})
+    withheld = {"PROVIDER_KEY", "DATABASE_URL", "FOREBAY_API_KEY"}
+    assert specs["engine-smollm2-135m"].withheld == withheld
+    assert not any(spec.withheld for name, spec in specs.items() if not name.startswith("engine-"))
+
+
 def test_batches_have_a_process_where_they_are_served_that_begins_small(tmp_path: Path) -> None:
     origin = ConfigOrigin(folder=tmp_path, file=None)
     config = Config.model_validate({}, context=origin)

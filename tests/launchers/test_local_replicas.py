@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launcher_contract import await_gone, await_status, replica
+from launcher_contract import LIMIT_S, await_gone, await_status, replica
 from launcher_scenes import open_local
 
 from forebay.app import replica_keeper
@@ -20,6 +22,8 @@ from forebay.app.replica_files import LOGS_FOLDER, REPORT_FILE, WANTED_FILE
 from forebay.app.replica_room import Grant, Machine, NoRoom, find_room
 from forebay.app.supervisor_process import ChildEnd
 from forebay.engines.deployment import ExitReason, ReplicaState, Resources
+from forebay.engines.environment import BuiltEnvironment, Platform
+from forebay.engines.environment_store import EnvironmentStore
 from forebay.engines.model import LauncherError
 
 wishes = st.lists(
@@ -243,5 +247,65 @@ def test_a_missing_environment_is_told_and_needs_no_process(tmp_path: Path) -> N
             await launcher.start(one)
             status = await await_status(launcher, one.id, lambda each: each.state is ReplicaState.REFUSED)
             assert "abc123 is not there" in status.message
+
+    asyncio.run(check())
+
+
+DIGEST = "0123456789abcdef"
+
+
+def write_environment(folder: Path) -> EnvironmentStore:
+    place = folder / "environments" / DIGEST
+    (place / "bin").mkdir(parents=True)
+    (place / "bin" / "python").symlink_to(sys.executable)
+    built = BuiltEnvironment(
+        digest=DIGEST,
+        recipe="stand-in",
+        engine="stand-in",
+        version="1",
+        revision=1,
+        hardware="cpu",
+        platform=Platform(python="3.11.2", system="linux"),
+        built_at_s=0.0,
+        build_s=0.0,
+        smoke_s=None,
+        size_bytes=0,
+        packages={},
+    )
+    (place / BuiltEnvironment.FILE).write_bytes(msgspec.json.encode(built))
+    return EnvironmentStore(folder)
+
+
+async def await_user(store: EnvironmentStore, pid: int | None) -> int:
+    """The process that uses the environment, another one than that."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            users = store.list_users(DIGEST)
+            if users and users[0].pid != pid:
+                assert [user.user for user in users] == ["chat-r1-0"]
+                return users[0].pid
+            await asyncio.sleep(0.02)
+
+
+def test_what_runs_from_an_environment_is_noted_each_time_and_bears_none_of_this_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    store = write_environment(tmp_path)
+
+    async def check() -> None:
+        async with open_local(tmp_path) as scene:
+            launcher = scene.connect()
+            one = msgspec.structs.replace(replica(), environment=DIGEST)
+            await launcher.start(one)
+            first = await await_user(store, None)
+            assert b"PYTHONPATH=/somewhere" not in Path(f"/proc/{first}/environ").read_bytes()
+            await await_status(launcher, one.id, lambda each: each.state is ReplicaState.READY)
+            os.kill(first, signal.SIGKILL)
+            await await_user(store, first)
+            assert len(list((tmp_path / "environments" / "uses" / DIGEST).iterdir())) == 1
+            await launcher.stop(one.id)
+            await await_gone(launcher, one.id)
+            assert store.list_users(DIGEST) == ()
 
     asyncio.run(check())

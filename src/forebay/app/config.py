@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 CONFIG_FILE_NAME = "forebay.yaml"
+API_KEY_VARIABLE = "FOREBAY_API_KEY"
 
 
 def find_config_file(path: Path | None, env: Mapping[str, str] | None = None) -> Path | None:
@@ -108,4 +109,4 @@ def dump_config(config: Config) -> str:
 
 def read_api_key(env: Mapping[str, str] | None = None) -> str | None:
     """The key for `forebay chat` from the environment; None when it is not set or empty."""
-    return (os.environ if env is None else env).get("FOREBAY_API_KEY") or None
+    return (os.environ if env is None else env).get(API_KEY_VARIABLE) or None

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from forebay.app.machine_memory import MIB, count_oom_kills, measure_tree
+from forebay.app.replica_environments import FOREIGN_PYTHON, ReplicaEnvironments
 from forebay.app.replica_exits import Circumstances, is_final, judge_exit
 from forebay.app.replica_files import (
     REPLICA_ID,
@@ -42,8 +43,6 @@ from forebay.app.supervisor_state import ChildStatus
 from forebay.core.clock import Clock
 from forebay.engines.deployment import ExitReason, Replica, ReplicaState, ReplicaStatus
 from forebay.engines.environment import EnvironmentInvalid
-from forebay.engines.environment_launch import compose_launch
-from forebay.engines.environment_store import EnvironmentStore
 from forebay.engines.model import EngineKindUnknown, EngineSpec, LaunchPlan
 from forebay.engines.plan import Place, plan_engine
 
@@ -98,6 +97,7 @@ class ReplicaKeeper:
         host: the address at which engines listen.
         plan: says how an engine is launched.
         restart: how long a replica that ended by itself stays down.
+        withheld: variables of this process that engines do not get.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class ReplicaKeeper:
         host: str = "127.0.0.1",
         plan: Callable[[EngineSpec, Place], LaunchPlan] = plan_engine,
         restart: RestartPolicy = RESTART,
+        withheld: frozenset[str] = frozenset(),
     ) -> None:
         self._run, self._logs = run, logs
-        self._environments = EnvironmentStore(environments.parent)
-        self._environments.root = environments  # a folder of any name, where a node has its own
+        self._environments = ReplicaEnvironments(environments)
         self._clock, self._machine, self._plan, self._restart = clock, machine, plan, restart
-        self._host = host
+        self._host, self._withheld = host, withheld
         self._supervisor = Supervisor((), logs=logs, mark=mark, clock=clock, is_final=self._absorb_exit)
         self._places: dict[str, _Place] = {}
         self._held: dict[str, ReplicaStatus] = {}  # wanted, and not to be started now
@@ -139,9 +139,10 @@ class ReplicaKeeper:
             async with asyncio.TaskGroup() as group:
                 looks = group.create_task(self._look_forever())
                 memory = group.create_task(self._watch_memory())
+                notes = group.create_task(self._note_uses())
                 await self._supervisor.run()
-                looks.cancel()
-                memory.cancel()
+                for task in (looks, memory, notes):
+                    task.cancel()
         finally:
             for place in self._places.values():
                 place.port.close()
@@ -236,22 +237,18 @@ class ReplicaKeeper:
         """Raises EngineKindUnknown, EnvironmentInvalid, OSError: its environment is of no use."""
         place = Place(port=port, host=self._host)
         variables: Mapping[str, str] = {}
+        withheld = self._withheld
         if replica.environment:
-            python = self._environments.locate_python(replica.environment)
-            if not python.exists():
-                raise FileNotFoundError(
-                    f"the engine's environment {replica.environment} is not there: {python} is missing. "
-                    "Build it with `forebay env build`; the replica is started as soon as it is there."
-                )
+            withheld |= FOREIGN_PYTHON
+            python, variables = self._environments.enter(replica.environment)
             place = msgspec.structs.replace(place, python=str(python))
-            if built := self._environments.find(replica.environment):
-                variables = compose_launch(self._environments, built)
         plan = self._plan(replica.spec, place)
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(grant.gpus)} if self._machine.gpus else {}
         spec = ChildSpec(
             name=replica.id,
             argv=plan.argv,
             env={**gpus, **variables, **plan.env},
+            withheld=withheld,
             probe=HttpProbe(plan.health_url),
             start_deadline_s=plan.ready_timeout_s,
             stop_deadline_s=plan.stop_timeout_s,
@@ -327,6 +324,17 @@ class ReplicaKeeper:
                     logger.error("%s holds %d MiB of memory, more than %d", status.name, held // MIB, limit)
                     place.is_over_memory = True
                     self._supervisor.kill_child(status.name)
+
+    async def _note_uses(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._environments.note(
+                (status.name, place.replica.environment, status.pid)
+                for status in self._supervisor.statuses
+                if (place := self._places.get(status.name)) is not None
+                and place.replica.environment
+                and status.pid is not None
+            )
 
     def _drop_old_logs(self) -> None:
         """Keeps a bounded number of logs of those that are gone."""

@@ -30,6 +30,9 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = {}  #: added to the supervisor's own
+    withheld: frozenset[str] = (
+        frozenset()
+    )  #: variables of the supervisor's own that are not the child's business
     pass_fds: tuple[int, ...] = ()  #: file descriptors that keep their number in the child
     probe: Probe = msgspec.field(default_factory=AliveProbe)
     needs: tuple[str, ...] = ()  #: children that must have been ready once before this one is started
@@ -83,12 +86,13 @@ async def start_process(spec: ChildSpec, log: Path, mark: str) -> ChildProcess:
         OSError: the log can't be opened, or the system has no room for another process.
     """
     descriptor = open_log(log)
+    own = {name: value for name, value in os.environ.items() if name not in spec.withheld}
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", "-S", str(EXEC), str(os.getpid()), *spec.argv,
             stdin=asyncio.subprocess.DEVNULL, stdout=descriptor, stderr=descriptor,
             pass_fds=spec.pass_fds, start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **spec.env, SUPERVISED_MARK: mark},
+            env={**own, "PYTHONUNBUFFERED": "1", **spec.env, SUPERVISED_MARK: mark},
         )  # fmt: skip
     finally:
         os.close(descriptor)

@@ -50,6 +50,7 @@ from forebay.app.up_children import (
     find_engines_json,
     find_started_json,
     is_worker,
+    list_withheld,
     load_last_engine_urls,
     plan_children,
 )
@@ -158,6 +159,7 @@ class _Run:
             mark=mark,
             clock=self._clock,
             machine=describe_machine(),
+            withheld=list_withheld(config),
         )
 
     async def run(self, question: str | None) -> int:

@@ -4,6 +4,7 @@ Engines and the control plane start at once; workers need the snapshot, which th
 the end the workers drain first, then the control plane takes their last records in, then the engines go.
 """
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from forebay.app.config import CONFIG_FILE_NAME, Config
+from forebay.app.config import API_KEY_VARIABLE, CONFIG_FILE_NAME, Config
 from forebay.app.config_running import STARTED_CONFIG
 from forebay.app.supervisor_policy import RETIRE_SIGNAL
 from forebay.app.supervisor_probe import HttpProbe
@@ -27,6 +28,7 @@ DRAIN_MARGIN_S: Final = 5.0  #: beyond the drain's own deadline, for last words 
 WORKER_START_S: Final = 30.0
 CONTROL_STOP_S: Final = 10.0
 BATCH_STOP_S: Final = 10.0
+_VARIABLE: Final = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 _WAITER: Final = Path(__file__).with_name("batch_waiter.py")
 
 
@@ -81,12 +83,28 @@ def plan_launch(config: Config, name: str, port: int) -> LaunchPlan:
     return plan_engine(EngineSpec(name=name, **settings), engines.Place(port=port))
 
 
+def list_withheld(config: Config) -> frozenset[str]:
+    """Variables that hold secrets, which engines have no use for: those that the configuration refers to."""
+    found = {API_KEY_VARIABLE}
+    left: list[object] = [config.model_dump(mode="json")]
+    while left:
+        match left.pop():
+            case str() as text if named := _VARIABLE.fullmatch(text):
+                found.add(named[1])
+            case dict() as section:
+                left += section.values()
+            case list() as items:
+                left += items
+    return frozenset(found)
+
+
 def plan_engine_child(config: Config, name: str, port: int) -> ChildSpec:
     plan = plan_launch(config, name, port)
     return ChildSpec(
         name=name_engine_child(name),
         argv=plan.argv,
         env=plan.env,
+        withheld=list_withheld(config),
         probe=HttpProbe(plan.health_url),
         start_deadline_s=plan.ready_timeout_s,
         stop_deadline_s=plan.stop_timeout_s,

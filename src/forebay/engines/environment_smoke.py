@@ -21,7 +21,7 @@ import msgspec
 from forebay.engines.environment import EnvironmentFailed, Recipe
 from forebay.engines.environment_build import SmokeResult
 from forebay.engines.environment_launch import compose_variables
-from forebay.engines.environment_run import tie_to_parent
+from forebay.engines.environment_run import StepFailed, run_step, tie_to_parent
 from forebay.engines.model import EngineSpec, LaunchPlan
 from forebay.engines.plan import Place, plan_engine
 from forebay.engines.weights import find_gguf
@@ -62,20 +62,18 @@ def make_spec(
         # The weights that come with Forebay are no part of the environment.
         return msgspec.convert({**small, "model": str(find_gguf(SMALL_MODEL))}, EngineSpec)
     model = place / "model"
-    with log.open("ab") as file:
-        made = subprocess.run(
+    try:
+        run_step(
             [str(folder / "bin" / "python"), "-I", str(TINY_MODEL), str(model)],
-            env=dict(variables),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            timeout=MAKE_TIMEOUT_S,
-            check=False,
+            log=log,
+            env=variables,
+            timeout_s=MAKE_TIMEOUT_S,
+            report=lambda line: None,
         )
-    if made.returncode != 0:
+    except StepFailed as failed:
         raise EnvironmentFailed(
-            f"the tiny model for the smoke inference could not be made: {_read_tail(log)}."
-        )
+            f"the tiny model for the smoke inference could not be made: {failed.reason}."
+        ) from None
     arguments = {"enforce-eager": True, "dtype": "float32", "kv-cache-memory-bytes": 64 << 20}
     return msgspec.convert({**small, "model": str(model), "arguments": arguments}, EngineSpec)
 

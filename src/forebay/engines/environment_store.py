@@ -153,11 +153,14 @@ class EnvironmentStore:
 
     # --- uses ---------------------------------------------------------------------
 
-    def acquire(self, digest: str, user: str, *, pid: int | None = None) -> EnvironmentUse:
+    def acquire(
+        self, digest: str, user: str, *, pid: int | None = None, timeout_s: float = 60.0
+    ) -> EnvironmentUse:
         """Says that a process uses the environment, so that it stays.  It ends with that process at the
         latest.
 
         Raises:
+            EnvironmentBusy: another process held it for as long as the timeout.
             EnvironmentInvalid: there is no such environment, or the process is gone already.
         """
         pid = os.getpid() if pid is None else pid
@@ -167,13 +170,14 @@ class EnvironmentStore:
         use = EnvironmentUse(pid=pid, started=started, user=user)
         # Whoever removes it holds the lock and has looked for users: afterwards it is gone, or it has this
         # one.
-        with self.lock(digest, timeout_s=60.0):
+        with self.lock(digest, timeout_s=timeout_s):
             if self.find(digest) is None:
                 raise EnvironmentInvalid(
                     f"there is no environment {digest}: build it with `forebay env build`"
                 )
             folder = self.root / "uses" / digest
             folder.mkdir(mode=0o700, exist_ok=True)
+            self.forget_ended(digest)  # one that is started over and over leaves one note, not many
             _write(folder / f"{pid}-{started}", msgspec.json.encode(use))
         return use
 
