@@ -82,6 +82,22 @@ async def test_figures_come_out_as_scripted() -> None:
         )
 
 
+async def test_an_answer_ends_with_its_last_token_and_not_with_its_usage() -> None:
+    """As for `vllm bench serve`: what comes later counts for nobody's latency."""
+    late_s = 2.0
+
+    def handle(request: RecordedRequest) -> Script:
+        usage = piece(event({"choices": [], "usage": USAGE}), DONE)
+        return [Send(HEAD + piece(token(), token())), Sleep(late_s), Send(usage + b"0\r\n\r\n")]
+
+    async with ScriptedUpstream(handle) as upstream:
+        (level,) = await measure(upstream, Load(concurrency=1), count=1, settings=Settings(warm_up=0))
+    assert level.figures["mean_e2el_ms"] < late_s * 1000
+    assert level.figures["mean_tpot_ms"] < late_s * 1000 / (TOKENS - 1)
+    assert level.figures["mean_output_tokens"] == TOKENS
+    assert level.figures["duration_s"] >= late_s
+
+
 async def test_a_closed_loop_has_as_many_in_progress_as_it_is_to_have() -> None:
     now = most = 0
 

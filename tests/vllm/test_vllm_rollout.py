@@ -19,11 +19,10 @@ def test_no_request_fails_while_vllm_is_changed(environment: BuiltEnvironment) -
     done = subprocess.run(
         [sys.executable, script, "--engine", "vllm", "--data", data, "--pause-s", "0.3"],
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
     )
-    print(done.stderr)
-    assert done.stdout, done.stderr
+    assert done.stdout, "it measured nothing; what it says of that is on stderr"
     figures = json.loads(done.stdout.splitlines()[-1])
-    assert figures["rollout_failed_requests"] == 0, done.stderr
+    assert figures["rollout_failed_requests"] == 0
     assert figures["rollout_requests"] > 50

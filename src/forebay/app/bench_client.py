@@ -124,10 +124,10 @@ class _Stream(asyncio.Protocol):
             else:
                 self._gaps.append(self._now - self._last)
             self._events += 1
+            self._last = self._now
         if chunk.usage is not None:
             self._input = chunk.usage.prompt_tokens or self._input
             self._output = chunk.usage.completion_tokens or self._output
-        self._last = self._now
 
     # --- ours -----------------------------------------------------------------------------------------------
 
