@@ -228,12 +228,26 @@ async def call(client: httpx.AsyncClient, first: int, load: Load, counts: Counts
         await asyncio.sleep(load.pause_s)
 
 
+async def wait_answered(client: httpx.AsyncClient, load: Load) -> None:
+    """The worker takes up the first replica a moment after the control plane has written it down."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            await ask(client, 0, load.extra)
+            return
+        except RuntimeError:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(0.1)
+
+
 @asynccontextmanager
 async def calling(url: str, key: str, load: Load) -> AsyncIterator[Counts]:
     """Load while the block runs."""
     counts = Counts()
     headers = {"authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(base_url=f"{url}/v1/", headers=headers, timeout=120) as client:
+        await wait_answered(client, load)
         tasks = [asyncio.create_task(call(client, 1000 * at, load, counts)) for at in range(load.callers)]
         try:
             yield counts
