@@ -273,6 +273,8 @@ def test_no_copy_goes_out_that_could_not_be_recorded(tmp_path: Path) -> None:
                 scene.ask("few")
             scene.wait_count("few", "records_unwritable", 3)
             assert not mirror.upstream.requests
+            # It is told now and then: only after it was told can it be told to have ended.
+            worker.until(lambda: worker.metric("forebay_records_waiting") > 0)
             (tmp_path / "ledger").unlink()
             worker.until(lambda: worker.metric("forebay_records_waiting") == 0)
             assert scene.wait_copy(scene.ask("few")).mirrors_dropped == 3
