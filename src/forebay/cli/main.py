@@ -23,7 +23,7 @@ from forebay.cli.ledger_commands import ledger_app
 from forebay.cli.log_commands import logs
 from forebay.cli.matrix_commands import matrix_app
 from forebay.cli.options import AsJson, ConfigFile, Mirrors, Where, find_file
-from forebay.cli.route_commands import fleet, route_app
+from forebay.cli.route_commands import fleet, render, route_app
 from forebay.cli.signal_commands import signals_app
 from forebay.cli.tenancy_commands import audit, projects_app, teams_app, tokens_app
 from forebay.cli.terminal import Outcome, guard, is_plain, make_streams_lenient, print_error
@@ -57,28 +57,6 @@ def main(
     ] = False,
 ) -> None:
     """One gateway on one machine, in front of every model that you run there or rent elsewhere."""
-
-
-@app.command()
-@guard
-def render(
-    context: typer.Context,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[DEPLOYMENT]...", help="Which; all without any.")
-    ] = None,
-    form: Annotated[
-        str,
-        typer.Option("--as", metavar="FORM", help="`kubernetes`, `kserve` or `kserve-llm`."),
-    ] = "kubernetes",
-    config: ConfigFile = None,
-) -> Outcome:
-    """Print deployments as objects of Kubernetes or KServe, in YAML.
-
-    For whoever applies them by other means; `launcher: kubernetes` has Forebay do it.
-    """
-    from forebay.cli.render import render as run
-
-    return run(find_file(context, config), names or [], form)
 
 
 @app.command()
@@ -387,6 +365,7 @@ app.add_typer(route_app, name="route")
 app.add_typer(env_app, name="env")
 app.add_typer(matrix_app, name="matrix")
 app.command()(fleet)
+app.command()(render)
 app.command()(bench)
 app.command()(logs)
 for command in (apply, diff, deployments, rollback, delete):

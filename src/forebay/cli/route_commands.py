@@ -1,4 +1,4 @@
-"""The commands about routes and the fleet: their options and their help.
+"""The commands about routes, the fleet and deployments as objects: their options and their help.
 
 Imports as little as `main` does.
 """
@@ -74,3 +74,24 @@ def fleet(
     from forebay.cli.fleet import show_fleet
 
     return show_fleet(find_file(context, config), is_watched=watch, as_json=as_json)
+
+
+@guard
+def render(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[DEPLOYMENT]...", help="Which; all without any.")
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option("--as", metavar="FORM", help="`kubernetes`, `kserve` or `kserve-llm`."),
+    ] = "kubernetes",
+    config: ConfigFile = None,
+) -> Outcome:
+    """Print deployments as objects of Kubernetes or KServe, in YAML.
+
+    For whoever applies them by other means; `launcher: kubernetes` has Forebay do it.
+    """
+    from forebay.cli.render import render as run
+
+    return run(find_file(context, config), names or [], form)
