@@ -49,11 +49,17 @@ class RayScene:
         return launcher
 
     async def close(self) -> None:
+        """The cluster has its room again: an actor holds it until somebody asks and is told of the end."""
         launcher = self.connect()
-        for status in await launcher.list():
-            await launcher.stop(status.id)
-        for each in self.launchers:
-            await each.close()
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                while found := await launcher.list():
+                    for status in found:
+                        await launcher.stop(status.id)
+                    await asyncio.sleep(0.05)
+        finally:
+            for each in self.launchers:
+                await each.close()
 
 
 def run_in_scene(

@@ -12,6 +12,7 @@ import json
 import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,17 +35,30 @@ CHAT_TEMPLATE: Final = (
 TEXTS: Final = (argparse, json, struct)
 
 
-def build_config(vocabulary: int) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """How large the model is; a head has `HEAD_SIZE`, so `hidden` is usually `heads` times that."""
+
+    hidden: int = HIDDEN
+    layers: int = LAYERS
+    heads: int = HEADS
+    inner: int = INNER
+
+
+TINY: Final = Shape()
+
+
+def build_config(vocabulary: int, shape: Shape = TINY) -> dict[str, Any]:
     """`config.json` of the model."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "vocab_size": vocabulary,
-        "hidden_size": HIDDEN,
-        "intermediate_size": INNER,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": HEADS,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.inner,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads,
         "head_dim": HEAD_SIZE,
         "hidden_act": "silu",
         "max_position_embeddings": CONTEXT_TOKENS,
@@ -58,21 +72,21 @@ def build_config(vocabulary: int) -> dict[str, Any]:
     }
 
 
-def list_tensors(vocabulary: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def list_tensors(vocabulary: int, shape: Shape = TINY) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of the weights, as Llama has them."""
-    wide = HEADS * HEAD_SIZE
-    yield "model.embed_tokens.weight", (vocabulary, HIDDEN)
-    yield "model.norm.weight", (HIDDEN,)
-    for layer in range(LAYERS):
+    hidden, inner, wide = shape.hidden, shape.inner, shape.heads * HEAD_SIZE
+    yield "model.embed_tokens.weight", (vocabulary, hidden)
+    yield "model.norm.weight", (hidden,)
+    for layer in range(shape.layers):
         place = f"model.layers.{layer}"
-        yield f"{place}.input_layernorm.weight", (HIDDEN,)
-        yield f"{place}.post_attention_layernorm.weight", (HIDDEN,)
+        yield f"{place}.input_layernorm.weight", (hidden,)
+        yield f"{place}.post_attention_layernorm.weight", (hidden,)
         for name in ("q_proj", "k_proj", "v_proj"):
-            yield f"{place}.self_attn.{name}.weight", (wide, HIDDEN)
-        yield f"{place}.self_attn.o_proj.weight", (HIDDEN, wide)
+            yield f"{place}.self_attn.{name}.weight", (wide, hidden)
+        yield f"{place}.self_attn.o_proj.weight", (hidden, wide)
         for name in ("gate_proj", "up_proj"):
-            yield f"{place}.mlp.{name}.weight", (INNER, HIDDEN)
-        yield f"{place}.mlp.down_proj.weight", (HIDDEN, INNER)
+            yield f"{place}.mlp.{name}.weight", (inner, hidden)
+        yield f"{place}.mlp.down_proj.weight", (hidden, inner)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
@@ -117,19 +131,19 @@ def make_tokenizer(folder: Path) -> int:
     return int(tokenizer.get_vocab_size())
 
 
-def make_tiny_model(folder: Path, *, seed: int = 0) -> None:
+def make_tiny_model(folder: Path, *, seed: int = 0, shape: Shape = TINY) -> None:
     """Writes the whole model; the same seed gives the same weights."""
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = make_tokenizer(folder)
-    (folder / "config.json").write_text(json.dumps(build_config(vocabulary), indent=2))
+    (folder / "config.json").write_text(json.dumps(build_config(vocabulary, shape), indent=2))
     end = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     (folder / "generation_config.json").write_text(json.dumps(end))
     draw = numpy.random.default_rng(seed)
     tensors = {
-        name: numpy.ones(shape, numpy.float32)
+        name: numpy.ones(size, numpy.float32)
         if name.endswith("norm.weight")
-        else draw.normal(0, 0.02, shape).astype(numpy.float32)
-        for name, shape in list_tensors(vocabulary)
+        else draw.normal(0, 0.02, size).astype(numpy.float32)
+        for name, size in list_tensors(vocabulary, shape)
     }
     write_tensors(folder / "model.safetensors", tensors)
 
