@@ -166,6 +166,14 @@ async def test_warm_up_counts_nowhere() -> None:
         assert level.figures["requests"] == 4
 
 
+async def test_warm_up_makes_the_connections_of_the_load() -> None:
+    slow = [Sleep(0.1), Send(HEAD + piece(token(), DONE) + b"0\r\n\r\n")]
+    async with ScriptedUpstream(lambda _: slow) as upstream:
+        await measure(upstream, Load(concurrency=6), count=12, settings=Settings(warm_up=6))
+        warming = {request.connection for request in upstream.requests[:6]}
+        assert len(warming) == len(upstream.connections) == 6
+
+
 FAILURES = {
     "an error": ([*json_answer({"error": {"message": "full"}}, status=503)], "answered 503"),
     "no stream": ([*json_answer({"choices": []})], "no stream"),

@@ -19,6 +19,7 @@ from forebay.app.bench_plan import Arrival, Prompt, plan_arrivals
 from forebay.app.bench_stats import Sample, compute_figures
 
 IN_FLIGHT_MAX: Final = 20_000  #: in an open loop; a request beyond is not sent and counts as an error
+WARM_UP_WIDTH: Final = 4  #: requests at once before an open loop
 BUSY_SHARE: Final = 0.8  #: of a core, from which on the figures may be the generator's own
 LAG_WARNED_MS: Final = 20.0
 CHAT: Final = "chat/completions"
@@ -91,7 +92,11 @@ async def run_levels(
 
     try:
         if settings.warm_up:
-            await _run_closed(clients, (bodies * settings.warm_up)[: settings.warm_up], 4, lambda _: None)
+            # As many at once as there are to be, so that no connection is made while it counts.
+            widest = max(load.concurrency or WARM_UP_WIDTH for load in loads)
+            await _run_closed(
+                clients, (bodies * settings.warm_up)[: settings.warm_up], widest, lambda _: None
+            )
         levels = []
         for load in loads:
             gc.collect()
