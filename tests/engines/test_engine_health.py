@@ -57,7 +57,7 @@ def test_a_model_that_refuses_is_unhealthy(embedder: Engine) -> None:
 
 
 def test_a_closed_port_is_unhealthy() -> None:
-    health = asyncio.run(probe_health(plan_at(find_closed_port())))
+    health = asyncio.run(probe_health(plan_at(find_closed_port(keep=True))))
     assert isinstance(health, Unhealthy)
     assert "can't be reached" in health.reason
 

@@ -43,7 +43,7 @@ def make_routes(openai_url: str, anthropic_url: str) -> list[Route]:
         routes += [
             make_route(dialect, url, target_model="there", api_key="env:TEST_UPSTREAM_SECRET", **settings),
             make_route(f"{dialect}-brief", url, timeouts=BRIEF, **settings),
-            make_route(f"{dialect}-dead", f"http://127.0.0.1:{find_closed_port()}/v1", **settings),
+            make_route(f"{dialect}-dead", f"http://127.0.0.1:{find_closed_port(keep=True)}/v1", **settings),
         ]
     mixed = tuple(
         Target(id=f"mixed-{dialect}", pool=dialect, url=url, model="there", dialect=dialect)

@@ -57,6 +57,7 @@ class Host:
     async def start(self) -> None:
         name = f"host{next(NUMBERS)}"
         self.authority = RedisAuthority(lambda: self.fleet.url, self.fleet.name, name, SystemClock())
+        self.authority.recall_max_s = 0.8  # who stands still for a moment is waited for
         self.server = QuotaServer(self.folder / "s", self.authority, SystemClock())
         self.server.set_limits(self.fleet.limits)
         await self.server.start()

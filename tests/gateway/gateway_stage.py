@@ -21,7 +21,7 @@ from forebay.testing.upstream import Answer
 CLOSED_MAX_S = 10.0  #: at once, but on a machine that is busy with something else
 UPSTREAM_SECRET = "sk-canary-upstream-0123456789"
 NARROW_KEY = "fb-test-key-for-few-models"
-CLOSED = find_closed_port()
+CLOSED = find_closed_port(keep=True)
 RESTLESS = Masking(keep_alive_s=0.1, filler=FillerRules(after_s=0.1, texts=("Well… ",)))
 
 

@@ -20,6 +20,7 @@ from forebay.core.limits import Limit, WhenAway
 from forebay.core.routes import Route
 from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_key, make_route
 
+PATIENCE_S = 0.8  #: for a worker that stands still to return what others need, before these give up
 HEADERS = {"authorization": f"Bearer {TEST_KEY}"}
 
 
@@ -42,6 +43,7 @@ class Authority:
         self.server = QuotaServer(
             self.folder / "run" / "quota.sock", QuotaState(self.folder / "quota.state"), SystemClock()
         )
+        self.server._authority.recall_max_s = PATIENCE_S
         self.server.set_limits(self.limits)
         await self.server.start()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
-from limits_rig import Authority, ask_many, workers
+from limits_rig import PATIENCE_S, Authority, ask_many, workers
 
 import redis_server as redis_servers
 from forebay.app.clock import SystemClock
@@ -48,6 +48,7 @@ class SharedAuthority(Authority):
 
     async def _start(self) -> None:
         (self.folder / "run").mkdir(parents=True, exist_ok=True)
+        self.shared.recall_max_s = PATIENCE_S
         self.server = QuotaServer(self.folder / "run" / "quota.sock", self.shared, SystemClock())
         self.server.set_limits(self.limits)
         await self.server.start()

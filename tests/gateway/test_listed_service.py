@@ -192,7 +192,7 @@ def test_a_first_target_that_is_dead_in_any_way_is_passed_over(machine: Machine)
     for kind, answer in ILL.items():
         first = machine.add(f"first-{kind}", answer, model=kind, timeouts=BRIEF)
         if kind == "refused":
-            first = msgspec.structs.replace(first, url=f"http://127.0.0.1:{find_closed_port()}/v1")
+            first = msgspec.structs.replace(first, url=f"http://127.0.0.1:{find_closed_port(keep=True)}/v1")
         routes.append(listed(kind, first, machine.add(f"second-{kind}", well_behaved("Hi"), model=kind)))
     machine.start_worker(0, tuple(routes), 1, retry_budget=0.0, retry_budget_min_per_s=6.0)
     caller = {kind: Caller(machine, kind) for kind in ILL}

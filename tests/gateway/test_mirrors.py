@@ -129,7 +129,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayPro
             "plain": None,
             "alive": second.url,
             "fails": failing.url,
-            "close": f"http://127.0.0.1:{find_closed_port()}/v1",
+            "close": f"http://127.0.0.1:{find_closed_port(keep=True)}/v1",
             "stuck": stuck.url,
             "lost_": f"http://127.0.0.1:{hole.port}/v1",
         }

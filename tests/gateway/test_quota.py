@@ -11,7 +11,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from forebay.app.quota_server import GRACE_S, LINGER_S, QuotaServer
+from forebay.app import quota_server
+from forebay.app.quota_server import QuotaServer
 from forebay.app.quota_state import QuotaState
 from forebay.core.errors import QuotaUnavailable, RateLimited
 from forebay.core.events import Tokens, UsageSource
@@ -32,6 +33,8 @@ TOKENS = Limit(id="tokens", owner="project p", measure=Measure.TOTAL_TOKENS, amo
 PLACES = Limit(id="places", owner="key k", measure=Measure.CONCURRENT, amount=5)
 
 
+LONG_GRACE_S = 2.0  #: after a start, so that a process may stand still for a while meanwhile
+
 ALL = ("requests", "tokens", "places", "x")  #: ids of the limits of all tests here
 
 
@@ -47,10 +50,10 @@ class World:
 
     async def start_server(self, *, grace: bool = False) -> None:
         self.server = QuotaServer(self.folder / "s", QuotaState(self.folder / "state"), self.clock)
+        self.server._authority.recall_max_s = 5.0  # a process that stands still for 50 ms refuses nobody
+        self.server._authority.grace_s = LONG_GRACE_S if grace else 0.0
         self.server.set_limits(self.limits)
         await self.server.start()
-        if not grace:
-            self.server._ready_at = 0.0
 
     def stop_server(self) -> None:
         """As `kill -9` does it: nothing is said, nothing more is written."""
@@ -62,15 +65,15 @@ class World:
         quota.set_limits(self.limits, when_away, workers)
         self.workers.append(quota)
         quota.sweep()
-        await asyncio.sleep(0.01)
+        await pause(0.01)
         return quota
 
     async def reconnect(self) -> None:
-        await asyncio.sleep(0.01)
+        await pause(0.01)
         for quota in self.workers:
             quota._client._line._try_at = 0.0
             quota.sweep()
-        await asyncio.sleep(0.02)
+        await pause(0.02)
 
     async def wait_for_lines(self) -> None:
         """Until all workers have one; a refused disk keeps them away for a moment."""
@@ -78,6 +81,16 @@ class World:
             for quota in self.workers:
                 quota.sweep()
             await asyncio.sleep(0.02)
+
+
+async def pause(seconds: float) -> None:
+    """So long, and so many turns of the loop beside, that all which was said has been heard and answered.
+
+    A process that stands still for a while has had the time, and not the turns.
+    """
+    await asyncio.sleep(seconds)
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 @asynccontextmanager
@@ -93,7 +106,7 @@ async def world(*limits: Limit, ask_max_s: float = 15.0) -> AsyncIterator[World]
             for quota in made.workers:
                 quota.close()
             made.stop_server()
-            await asyncio.sleep(0.01)
+            await pause(0.01)
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -156,7 +169,7 @@ def test_exactly_the_amount_is_let_in_over_all_workers(workers: int, amount: int
                 let_in += len(await try_many(made, amount, quotas))
             assert let_in == amount
             made.clock.advance(86_400)
-            await asyncio.sleep(2 * REFUSED_S)
+            await pause(2 * REFUSED_S)
             assert len(await try_many(made, 2 * amount, quotas)) == amount, "and again on the next day"
 
     run(test)
@@ -191,7 +204,7 @@ def test_what_is_settled_comes_back_and_what_nobody_counted_does_not() -> None:
                 request.is_uncertain = status in UNCERTAIN  # type: ignore[misc]
                 end(quota, request, tokens, source)
                 quota._return(quota._leases.values())
-                await asyncio.sleep(0.02)
+                await pause(0.02)
                 left = made.server.list_left()[0][1]
                 used, made.used = made.used - left, left  # type: ignore[attr-defined]
                 return cast(int, used)
@@ -220,7 +233,7 @@ def test_all_limits_hold_at_once_and_nothing_is_kept_of_those_that_would_have_do
                 quotas[number % 3].settle(request)
             for quota in quotas:
                 quota._return(quota._leases.values())
-            await asyncio.sleep(0.02)
+            await pause(0.02)
             left = {limit.id: units for limit, units in made.server.list_left()}
             assert left == {"requests": 95, "tokens": 10_000, "places": 5}
 
@@ -322,7 +335,7 @@ def test_without_an_authority_workers_do_as_they_were_told(when_away: WhenAway) 
             quotas = [await made.add_worker(when_away, workers=4) for _ in range(4)]
             assert len(await try_many(made, 20, quotas)) == 20
             made.stop_server()
-            await asyncio.sleep(0.02)
+            await pause(0.02)
             if when_away is WhenAway.CLOSED:
                 with pytest.raises(QuotaUnavailable):
                     await try_many(made, 40, quotas)
@@ -349,16 +362,21 @@ def test_an_authority_that_never_came_is_not_waited_for_for_ever() -> None:
     run(test)
 
 
-def test_a_worker_that_dies_frees_its_places() -> None:
+def test_a_worker_that_dies_frees_its_places(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with world(PLACES) as made:
             dying, living = await made.add_worker(), await made.add_worker()
             assert len(await try_many(made, 5, [dying])) == 5
             assert not await try_many(made, 1, [living])
+            monkeypatch.setattr(quota_server, "LINGER_S", 60.0)
             dying.close()
-            await asyncio.sleep(LINGER_S / 4)
+            await pause(0.01)
             assert not await try_many(made, 1, [living]), "it may only have lost its line"
-            await asyncio.sleep(LINGER_S)
+            (timer,) = made.server._leaving.values()
+            assert 0 < timer.when() - asyncio.get_running_loop().time() <= 60
+            timer.cancel()
+            made.server._end_worker("w0")  # as the timer does it
+            await pause(2 * REFUSED_S)
             assert len(await try_many(made, 9, [living])) == 5
 
     run(test)
@@ -376,9 +394,9 @@ def test_a_worker_that_is_given_up_while_it_waits_loses_no_unit() -> None:
                 waiting.cancel()
                 request.sent = False
                 quota.settle(request)
-            await asyncio.sleep(0.05)
+            await pause(0.05)
             quota._return(quota._leases.values())
-            await asyncio.sleep(0.02)
+            await pause(0.02)
             assert made.server.list_left()[0][1] == 100
 
     run(test)
@@ -393,7 +411,7 @@ def test_after_a_start_workers_have_time_to_say_what_they_hold() -> None:
             await made.start_server(grace=True)
             early = await made.add_worker()
             asking = asyncio.ensure_future(try_many(made, 1, [early]))
-            await asyncio.sleep(GRACE_S / 5)
+            await pause(0.1)
             await made.reconnect()
             assert not await asking, "the places are all in use"
 
@@ -406,7 +424,7 @@ def test_a_limit_that_goes_and_comes_again_goes_on_where_it_was() -> None:
             quota = await made.add_worker()
             assert len(await try_many(made, 60, [quota])) == 60
             quota._return(quota._leases.values())
-            await asyncio.sleep(0.02)
+            await pause(0.02)
             made.server.set_limits([])
             made.server.set_limits(made.limits)
             assert made.server.list_left()[0][1] == 40
@@ -423,7 +441,7 @@ def test_a_limit_that_the_authority_does_not_know_yet_holds_nobody_up() -> None:
             assert len(await try_many(made, 3, [quota])) == 3
             made.server.set_limits(made.limits)
             quota.sweep()
-            await asyncio.sleep(0.02)
+            await pause(0.02)
             assert made.server.list_left()[0][1] <= 97, "what passed meanwhile is told"
 
     run(test)
@@ -436,11 +454,11 @@ def test_nothing_is_lent_to_a_worker_that_has_gone_while_it_waited() -> None:
             await made.start_server(grace=True)
             quota = await made.add_worker()
             waiting = asyncio.ensure_future(try_many(made, 1, [quota]))
-            await asyncio.sleep(GRACE_S / 5)
+            await pause(0.1)
             waiting.cancel()
             quota._client._line._is_closing = True
             quota._client._line.drop()
-            await asyncio.sleep(1.2 * GRACE_S)
+            await pause(1.2 * LONG_GRACE_S)
             assert made.server.list_left()[0][1] == 100
 
     run(test)
@@ -459,7 +477,7 @@ def test_a_line_that_breaks_frees_no_place_of_a_request_that_goes_on() -> None:
                 await made.reconnect()
                 assert not await try_many(made, 1, [other])
             holder.settle(held[0])
-            await asyncio.sleep(3 * REFUSED_S)
+            await pause(3 * REFUSED_S)
             assert len(await try_many(made, 5, [other])) == 1
 
     run(test)
@@ -483,7 +501,7 @@ def test_a_limit_that_goes_while_a_request_waits_for_it_lets_it_go() -> None:
             made.server._ready_at = asyncio.get_running_loop().time() + 0.2
             quota = await made.add_worker()
             waiting = asyncio.ensure_future(try_many(made, 1, [quota]))
-            await asyncio.sleep(0.05)
+            await pause(0.05)
             quota.set_limits((), WhenAway.SHARE, 4)
             assert len(await asyncio.wait_for(waiting, 2)) == 1
             assert made.server.list_left()[0][1] >= 99
@@ -520,11 +538,11 @@ def test_a_debt_that_was_not_written_down_is_told_again() -> None:
             end(quota, request, Tokens(input=1, output=4999))
             made.server.take_back = lambda *_: None  # type: ignore[method-assign]  # it hangs
             quota.sweep()
-            await asyncio.sleep(0.02)
+            await pause(0.02)
             quota._client._line.drop()
             del made.server.take_back
             await made.reconnect()
-            await asyncio.sleep(0.02)
+            await pause(0.02)
             assert made.server.list_left()[0][1] == 5000
 
     run(test)
@@ -565,7 +583,7 @@ def test_a_limit_that_is_lowered_while_nobody_lends_lowers_the_share() -> None:
         async with world(REQUESTS) as made:
             quota = await made.add_worker(workers=4)
             made.stop_server()
-            await asyncio.sleep(0.02)
+            await pause(0.02)
             lower = msgspec.structs.replace(REQUESTS, amount=8)
             quota.set_limits([lower], WhenAway.SHARE, 4)
             assert len(await try_many(made, 50, [quota])) == 2
@@ -633,14 +651,14 @@ def test_a_limit_that_is_exceeded_throttles_and_counts_on(is_away: bool) -> None
             assert [await ask() for _ in range(4)] == [True] * 4
             if is_away:
                 made.stop_server()
-                await asyncio.sleep(0.05)
+                await pause(0.05)
             assert [await ask() for _ in range(4)] == [True, True, False, False]
             assert all("the limit of 2 requests a day" in each for each in words)
             if is_away:
                 await made.start_server()
                 await made.reconnect()
             quota._return(quota._leases.values())
-            await asyncio.sleep(0.05)
+            await pause(0.05)
             assert {each.limit.id: each.left for each in made.server.list_standings()} == {
                 "requests": -2,
                 "x": 0,

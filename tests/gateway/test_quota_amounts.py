@@ -1,10 +1,8 @@
 """Limits whose amounts change while they are spent: workers hear at once, and what was used stays used."""
 
-import asyncio
-
 import msgspec
 import pytest
-from test_quota import DAY, World, key, make_request, run, try_many, world
+from test_quota import DAY, World, key, make_request, pause, run, try_many, world
 
 from forebay.core.errors import RateLimited
 from forebay.core.limits import Kind, Limit, Measure, Period
@@ -19,7 +17,7 @@ PLACES = msgspec.structs.replace(LIVE, measure=Measure.CONCURRENT, period=None)
 
 async def change(made: World, amount: int) -> None:
     made.server.set_amounts({"x": amount})
-    await asyncio.sleep(2 * REFUSED_S)
+    await pause(2 * REFUSED_S)
 
 
 async def refuse(made: World, quota: Quota) -> tuple[str, str]:
@@ -45,7 +43,7 @@ def test_more_is_let_in_at_once_over_all_workers_and_exactly_so_much(workers: in
             await change(made, 5)
             assert await try_many(made, 10, quotas) == []
             made.clock.advance(86_400)
-            await asyncio.sleep(2 * REFUSED_S)
+            await pause(2 * REFUSED_S)
             assert len(await try_many(made, 10, quotas)) == 5
 
     run(test)
@@ -80,7 +78,7 @@ def test_a_bucket_keeps_its_level_and_fills_at_the_new_rate() -> None:
             await change(made, 100)
             assert await try_many(made, 5, [quota]) == []
             made.clock.advance(0.2)
-            await asyncio.sleep(2 * REFUSED_S)
+            await pause(2 * REFUSED_S)
             assert len(await try_many(made, 50, [quota])) == 20
 
     run(test)
@@ -99,7 +97,7 @@ def test_places_grow_and_shrink_with_requests_in_flight() -> None:
             for number, request in enumerate(first):
                 quota.settle(request)
                 quota._return(quota._leases.values())
-                await asyncio.sleep(0.01)
+                await pause(0.01)
                 more = await try_many(made, 1, [quota])
                 for one in more:
                     quota.settle(one)
@@ -116,7 +114,7 @@ def test_a_worker_that_comes_later_or_again_knows_the_amount() -> None:
             late = await made.add_worker()
             assert [each._leases["x"].limit.amount for each in (quota, late)] == [3, 3]
             made.stop_server()
-            await asyncio.sleep(0.02)
+            await pause(0.02)
             await made.start_server()
             made.server.set_limits(made.limits, {"x": 7})
             await made.reconnect()
@@ -131,7 +129,7 @@ def test_the_amount_outlives_another_snapshot_and_comes_before_its_own() -> None
             quota = await made.add_worker()
             new = msgspec.structs.replace(LIVE, id="y")
             made.server.set_limits((LIVE, new), {"x": 3, "y": 4})
-            await asyncio.sleep(0.02)
+            await pause(0.02)
             quota.set_limits((LIVE, new), quota._when_away, 4)
             assert {each.limit.id: each.limit.amount for each in quota._leases.values()} == {"x": 3, "y": 4}
             fixed = msgspec.structs.replace(LIVE, expression="")
@@ -147,7 +145,7 @@ def test_without_an_authority_the_share_is_of_the_last_amount() -> None:
             quota = await made.add_worker(workers=2)
             await change(made, 100)
             made.stop_server()
-            await asyncio.sleep(0.02)
+            await pause(0.02)
             made.clock.advance(10)
             assert len(await try_many(made, 200, [quota])) == 50
 
@@ -161,7 +159,7 @@ def test_what_was_used_stays_used_over_a_restart_with_another_amount() -> None:
             await change(made, 20)
             assert len(await try_many(made, 15, [quota])) == 15
             quota._return(quota._leases.values())
-            await asyncio.sleep(0.02)
+            await pause(0.02)
             made.stop_server()
             for amount, left in ((20, 5), (16, 1), (30, 15)):
                 await made.start_server()

@@ -5,7 +5,7 @@ import errno
 import os
 
 import pytest
-from test_quota import DAY, REQUESTS, end, key, make_request, run, world
+from test_quota import DAY, REQUESTS, end, key, make_request, pause, run, world
 
 from forebay.core.events import Tokens
 from forebay.core.limits import Limit, Measure
@@ -37,7 +37,7 @@ def make_many(count: int) -> tuple[Limit, ...]:
 async def sweep(quota: Quota, seconds: float) -> None:
     for _ in range(round(seconds / 0.05)):
         quota.sweep()
-        await asyncio.sleep(0.05)
+        await pause(0.05)
 
 
 def test_a_debt_that_the_disk_refuses_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_what_the_disk_refused_to_lend_is_not_lost(monkeypatch: pytest.MonkeyPat
                 patch.setattr(os, "pwrite", Full())
                 request = make_request()
                 await quota.acquire(request, quota.find_plan(key(made), "m"))  # by the worker's share
-                await asyncio.sleep(0.05)
+                await pause(0.05)
                 assert made.server.list_left()[0][1] == 100
             await made.wait_for_lines()
             await sweep(quota, 0.2)
@@ -117,7 +117,7 @@ def test_a_debt_whose_note_was_lost_is_told_again_and_counts_once() -> None:
             quota._leases["tokens"].left = -5
             quota.note = lambda number: None  # type: ignore[method-assign]
             quota._return([quota._leases["tokens"]])
-            await asyncio.sleep(0.05)
+            await pause(0.05)
             assert list(quota._untold) == [1]
             del quota.note  # type: ignore[method-assign]
             for _ in range(2):

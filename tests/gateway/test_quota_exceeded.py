@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_quota import DAY, World, end, make_request, run, world
+from test_quota import DAY, World, end, make_request, pause, run, world
 
 from forebay.core.errors import RateLimited
 from forebay.core.events import Tokens
@@ -88,7 +88,7 @@ def test_a_downgrade_ends_as_soon_as_there_is_room_though_requests_never_pause()
             for _ in range(20):
                 made.clock.advance(1.0)
                 quota.sweep()
-                await asyncio.sleep(0.01)
+                await pause(0.01)
                 names.append(await ask(quota, 10))
             assert names == ["big"] * 20
 
@@ -118,7 +118,7 @@ def test_what_was_lent_beyond_a_limit_is_never_ordinary_room(edit: str) -> None:
             assert quota._leases["x"].left > 0
             if edit == "one more":
                 made.server.set_amounts({"x": 10_001})
-                await asyncio.sleep(0.05)
+                await pause(0.05)
                 assert "big" not in [await ask(quota, 500) for _ in range(40)]
             else:
                 hard = msgspec.structs.replace(TOKENS, **HARD)

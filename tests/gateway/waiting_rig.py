@@ -61,9 +61,10 @@ class Stage:
 
     async def start_server(self) -> None:
         self.server = QuotaServer(self.folder / "s", QuotaState(self.folder / "state"), SystemClock())
+        self.server._authority.recall_max_s = 5.0  # a process that stands still for 50 ms refuses nobody
+        self.server._authority.grace_s = 0.0
         self.server.set_limits(self.limits)
         await self.server.start()
-        self.server._ready_at = 0.0
         answer = self.server.answer
 
         def count(*args: Any) -> None:
@@ -154,6 +155,8 @@ class Stage:
     async def left(self) -> dict[str, int]:
         self.quota._return(self.quota._leases.values())
         await asyncio.sleep(0.03)
+        for _ in range(50):  # turns of the loop, which a process that stands still does not have
+            await asyncio.sleep(0)
         return {limit.id: units for limit, units in self.server.list_left()}
 
 

@@ -54,7 +54,7 @@ def test_what_is_no_http_address_is_refused(url: str) -> None:
 @both_loops
 def test_a_refused_connection_says_so(loop_name: str) -> None:
     async def scenario() -> None:
-        port = find_closed_port()
+        port = find_closed_port(keep=True)
         with origin_at(f"http://127.0.0.1:{port}/v1") as (_, origin):
             with pytest.raises(ConnectFailed, match=rf"127\.0\.0\.1:{port}.*[Rr]efused"):
                 await origin.acquire(5)

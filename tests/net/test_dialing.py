@@ -328,7 +328,7 @@ def test_a_proxy_that_makes_no_tunnel_says_why(answer: bytes, words: str, loop_n
 @both_loops
 def test_a_proxy_that_is_not_there_or_silent_is_given_up_in_time(loop_name: str) -> None:
     async def scenario() -> None:
-        gone = Proxy(host="127.0.0.1", port=find_closed_port())
+        gone = Proxy(host="127.0.0.1", port=find_closed_port(keep=True))
         with origin_at("https://api.example", proxy=gone) as origin:
             with pytest.raises(ConnectFailed, match=r"[Rr]efused"):
                 await origin.connect(5)

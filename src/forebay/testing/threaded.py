@@ -1,7 +1,6 @@
 """A scripted upstream for tests that block or drive whole processes, and addresses that fail to connect."""
 
 import asyncio
-import contextlib
 import random
 import socket
 import threading
@@ -15,6 +14,7 @@ from forebay.testing.steps import Script
 from forebay.testing.upstream import WAIT_MAX_S, Handler, ScriptedUpstream, UpstreamSettings
 
 Result = TypeVar("Result")
+_kept: list[socket.socket] = []
 
 
 class ThreadedUpstream:
@@ -140,16 +140,27 @@ class Blackhole:
             sock.close()
 
 
-def find_closed_port() -> int:
+def find_closed_port(*, keep: bool = False) -> int:
     """A port of 127.0.0.1 where nobody listens, so that a connect is refused; also one to listen at later on.
 
     It is none of those that the kernel gives to whoever asks for any and to connections that go out, so that
     another test does not come by it.
+
+    Args:
+        keep: nobody can listen there until this process ends, so that a connect is refused for as long.
     """
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(1000):
         port = random.randrange(low // 2, low)
-        with socket.socket() as sock, contextlib.suppress(OSError):
+        sock = socket.socket()
+        try:
             sock.bind(("127.0.0.1", port))
-            return port
+        except OSError:
+            sock.close()
+            continue
+        if keep:
+            _kept.append(sock)  # bound, and not listening
+        else:
+            sock.close()
+        return port
     raise RuntimeError(f"no port below {low} is free")
