@@ -8,6 +8,7 @@ import asyncio
 import heapq
 import logging
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -86,8 +87,8 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._ending = asyncio.Event()
         self._stop: Stop | None = None
-        self._is_ending = False
         self._window = Window(parts.settings.requests_max_per_batch)
         self._pause_until = 0.0
         self._pending: deque[int] = deque()
@@ -107,7 +108,7 @@ class Run:
 
     def end(self) -> None:
         """The process ends: asks no other line, and leaves the batch as it is."""
-        self._is_ending = True
+        self._ending.set()
         self._stopping.set()
         self._changed.set()
 
@@ -123,7 +124,7 @@ class Run:
 
     async def go(self) -> None:
         """Until it has ended, or `end`.  Raises StoreError, DiskRefuses: it is to be begun anew then."""
-        while self.record.status not in FINAL and not self._is_ending:
+        while self.record.status not in FINAL and not self._ending.is_set():
             match self.record.status:
                 case Status.VALIDATING:
                     await self._validate()
@@ -177,10 +178,10 @@ class Run:
                 await self._ask_all(lines, journal)
             finally:
                 await self._end_tasks()
-            if self._is_ending:
+            if self._ending.is_set():
                 return
-            if self._stop is not None:
-                await self._write_stops(lines, journal, self._stop)
+            if self._stop is not None and not await self._write_stops(lines, journal, self._stop):
+                return
         finally:
             self._pending.clear()
             self._later.clear()
@@ -198,7 +199,7 @@ class Run:
 
     async def _ask_all(self, lines: Input, journal: Journal) -> None:
         """Until all are written, or it is stopped."""
-        while self._stop is None and not self._is_ending:
+        while self._stop is None and not self._ending.is_set():
             self._changed.clear()
             now = self._loop.time()
             while self._later and self._later[0][0] <= now:
@@ -292,7 +293,7 @@ class Run:
         heapq.heappush(self._later, (self._loop.time() + after_s, number))
 
     async def _write(self, journal: Journal, number: int, line: bytes, *, is_error: bool) -> None:
-        """Waits while the disk refuses: the answer is kept, and its place too, so no other line is begun."""
+        """Waits while the disk refuses, until the process ends: the answer is kept, and its place too."""
         is_told = False
         self.unwritten += 1
         try:
@@ -304,13 +305,19 @@ class Run:
                     if not is_told:
                         logger.error("%s waits: %s", self.record.id, error.message)
                         is_told = True
-                    await asyncio.sleep(DISK_PAUSE_S)
+                    if self._ending.is_set():
+                        return  # the next process asks again
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(DISK_PAUSE_S):
+                            await self._ending.wait()
         finally:
             self.unwritten -= 1
 
     async def _end_tasks(self) -> None:
         """Lets what is in flight finish within its time, then cuts it."""
-        grace_s = min(5.0, self._parts.settings.grace_s) if self._is_ending else self._parts.settings.grace_s
+        grace_s = (
+            min(5.0, self._parts.settings.grace_s) if self._ending.is_set() else self._parts.settings.grace_s
+        )
         tasks = tuple(self._tasks.values())
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=grace_s)
@@ -319,9 +326,11 @@ class Run:
             await asyncio.gather(*late, return_exceptions=True)
             await asyncio.sleep(0)  # for what a task that is done has to say
 
-    async def _write_stops(self, lines: Input, journal: Journal, stop: Stop) -> None:
-        """Each line that has no answer has an error: none is lost."""
+    async def _write_stops(self, lines: Input, journal: Journal, stop: Stop) -> bool:
+        """Each line that has no answer has an error: none is lost.  Whether all have: not where it ends."""
         for count, number in enumerate(lines.numbers, 1):
+            if self._ending.is_set():
+                return False
             if number in journal.done:
                 continue
             custom_id, _ = read_body(lines.read(number))
@@ -330,6 +339,7 @@ class Run:
             if count % STOPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         self._count(lines, journal)
+        return True
 
     # --- its end --------------------------------------------------------------------------------------------
 

@@ -33,6 +33,9 @@ FILES: Final = "/v1/files"
 BATCHES: Final = "/v1/batches"
 CALLS_MAX: Final = 64  #: at once, of a worker
 PIECE_S: Final = 60.0  #: for the caller to send, or to take, the next piece
+RATE_MIN_BYTES: Final = (
+    16 * 1024
+)  #: a second, of a body that comes or an answer that is taken, over its whole
 ANSWER_S: Final = 120.0  #: for the answer, once the body has gone
 QUERY_MAX_BYTES: Final = 4096
 _METHODS: Final = {"GET", "POST", "DELETE"}
@@ -119,17 +122,23 @@ class BatchDoor:
 
     async def _send_body(self, call: Call, writer: asyncio.StreamWriter) -> None:
         """Hands the body on as it comes.  Raises CallerGone, RequestTimeout."""
+        loop = asyncio.get_running_loop()
+        begun, passed = loop.time(), 0
         try:
             while True:
-                async with asyncio.timeout(PIECE_S):
+                async with asyncio.timeout(find_patience(loop.time() - begun, passed)):
                     piece = await call.next_piece()
+                passed += len(piece)
                 for at in range(0, len(piece), PIECE_MAX_BYTES):
                     await write_frame(writer, piece[at : at + PIECE_MAX_BYTES])
                 if not piece:
                     await write_frame(writer, b"")
                     return
         except TimeoutError:
-            raise RequestTimeout("the request body took too long to arrive") from None
+            raise RequestTimeout(
+                f"the request body took too long to arrive: it may pause for {PIECE_S:g} s in all, beside what "
+                f"{RATE_MIN_BYTES} bytes a second take"
+            ) from None
         except OSError:
             return  # it was refused before its end: the answer says why
 
@@ -149,19 +158,25 @@ class BatchDoor:
             call.respond(head.status, headers, first)
             return
         call.begin_stream(head.status, headers)
+        loop = asyncio.get_running_loop()
+        begun, passed, piece = loop.time(), 0, first
         try:
-            async with asyncio.timeout(PIECE_S):
-                await call.send(first)
-            while following:
-                async with asyncio.timeout(PIECE_S):
-                    await call.send(following)
-                following = await read_frame(reader)
+            while piece:
+                async with asyncio.timeout(find_patience(loop.time() - begun, passed)):
+                    await call.send(piece)
+                passed += len(piece)
+                piece, following = following, await read_frame(reader) if following else b""
         except TimeoutError:
             call.abort()  # a caller that takes nothing
         except (OSError, EOFError, FrameTooLong):
             call.cut()
         else:
             call.end_stream()
+
+
+def find_patience(age_s: float, passed: int) -> float:
+    """How long the next piece is waited for: whoever drips holds one of the few places for ever else."""
+    return min(PIECE_S, max(0.0, PIECE_S + passed / RATE_MIN_BYTES - age_s))
 
 
 def _describe(call: Call, key: KeyEntry) -> CallHead:
