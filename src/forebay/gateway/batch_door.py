@@ -136,7 +136,7 @@ class BatchDoor:
                     return
         except TimeoutError:
             raise RequestTimeout(
-                f"the request body took too long to arrive: it may pause for {PIECE_S:g} s in all, beside what "
+                f"the request body took too long to arrive: it may pause for {PIECE_S:g} s, beside what "
                 f"{RATE_MIN_BYTES} bytes a second take"
             ) from None
         except OSError:
