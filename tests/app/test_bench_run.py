@@ -166,6 +166,21 @@ async def test_warm_up_counts_nowhere() -> None:
         assert level.figures["requests"] == 4
 
 
+async def test_latencies_begin_before_there_is_a_connection() -> None:
+    """What a connection that was kept in vain costs counts, too."""
+    late_s = 0.3
+
+    def handle(request: RecordedRequest) -> Script:
+        if request.number_on_connection:
+            return [Sleep(late_s), Close()]
+        return [Send(HEAD + piece(token(), DONE) + b"0\r\n\r\n")]
+
+    async with ScriptedUpstream(handle) as upstream:
+        (level,) = await measure(upstream, Load(concurrency=1), count=2)
+        assert level.figures["errors"] == 0
+        assert level.samples[1].ttft_s >= late_s
+
+
 async def test_warm_up_makes_the_connections_of_the_load() -> None:
     slow = [Sleep(0.1), Send(HEAD + piece(token(), DONE) + b"0\r\n\r\n")]
     async with ScriptedUpstream(lambda _: slow) as upstream:

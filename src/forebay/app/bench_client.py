@@ -131,12 +131,11 @@ class _Stream(asyncio.Protocol):
 
     # --- ours -----------------------------------------------------------------------------------------------
 
-    async def ask(self, request: bytes, timeout_s: float) -> Sample:
-        """Raises Stale."""
+    async def ask(self, request: bytes, began: float, timeout_s: float) -> Sample:
+        """Latencies count from `began`.  Raises Stale."""
         assert self.transport is not None
         self._begin()
         self._done = asyncio.get_running_loop().create_future()
-        sent = perf_counter()
         self.transport.write(request)
         try:
             async with asyncio.timeout(timeout_s):
@@ -152,8 +151,8 @@ class _Stream(asyncio.Protocol):
         if self._error:
             return Sample(error=self._error)
         return Sample(
-            ttft_s=self._first - sent,
-            e2el_s=self._last - sent,
+            ttft_s=self._first - began,
+            e2el_s=self._last - began,
             itl_s=self._gaps,
             input_tokens=self._input,
             output_tokens=self._output or self._events,
@@ -201,7 +200,11 @@ class BenchClient:
         self._idle: list[_Stream] = []
 
     async def ask(self, body: bytes) -> Sample:
-        """One request, and how it went; never raises for what the server or the network does."""
+        """One request, and how it went; never raises for what the server or the network does.
+
+        A connection that has to be made first counts, as callers wait for it too.
+        """
+        began = perf_counter()
         request = b"%b\r\ncontent-length: %d\r\n\r\n%b" % (self._head, len(body), body)
         for _ in range(2):
             try:
@@ -209,7 +212,7 @@ class BenchClient:
             except (OSError, TimeoutError) as error:
                 return Sample(error=f"can't connect: {error or type(error).__name__}")
             try:
-                sample = await stream.ask(request, self._timeout_s)
+                sample = await stream.ask(request, began, self._timeout_s)
             except Stale:
                 continue
             if stream.is_reusable and len(self._idle) < IDLE_MAX:

@@ -1,9 +1,9 @@
 """What the samples of a benchmark come to: latencies, throughput, goodput, how sure a difference is.  Pure.
 
 Definitions are those of `vllm bench serve`, so that both agree on the same server: TTFT is the time from
-sending to the first event with choices, ITL the gaps between such events after it, E2EL the time to the last
-event, and TPOT, of answers of two tokens or more, E2EL less TTFT, for each token but the first.  Percentiles
-are interpolated between neighbours.
+where a request begins, before it has a connection, to the first event with choices, ITL the gaps between
+such events after it, E2EL the time to the last event, and TPOT, of answers of two tokens or more, E2EL less
+TTFT, for each token but the first.  Percentiles are interpolated between neighbours.
 """
 
 import math
@@ -22,7 +22,7 @@ CONFIDENCE: Final = 0.95
 
 
 class Sample(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One request.  Times in seconds; `ttft_s` and `e2el_s` from when it was sent."""
+    """One request.  Times in seconds; `ttft_s` and `e2el_s` from when it began."""
 
     lag_s: float = 0.0  #: by which it was sent later than planned
     ttft_s: float = 0.0
