@@ -13,6 +13,7 @@ CONTRACT = {
     "test_migration_cache_writes",
     "test_migration_costs",
     "test_migration_labels",
+    "test_registry_repo",
     "test_signal_repo",
     "test_writers_at_once",
 }

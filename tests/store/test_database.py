@@ -16,6 +16,7 @@ from forebay.app import deployment_tables, matrix
 from forebay.batch import tables as batch_tables
 from forebay.gateway import repo_alert_tables, repo_signal_tables, repo_tables
 from forebay.ledger import tables as ledger_tables
+from forebay.registry import tables as registry_tables
 from forebay.store.database import NAMING, Database, make_metadata
 from forebay.store.errors import (
     StoreBusy,
@@ -149,7 +150,7 @@ def test_the_tables_that_the_code_names_are_those_that_migrations_make(database:
     database.migrate()
     everything = MetaData(naming_convention=NAMING)
     gateway = (repo_tables, repo_alert_tables, repo_signal_tables)
-    parts = (*gateway, ledger_tables, batch_tables, deployment_tables, matrix)
+    parts = (*gateway, ledger_tables, batch_tables, deployment_tables, matrix, registry_tables)
     for metadata in {part.metadata for part in parts}:
         for table in metadata.tables.values():
             table.to_metadata(everything)

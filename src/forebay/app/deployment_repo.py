@@ -4,7 +4,7 @@ A change, or many at once, is one transaction with its events in the audit: all 
 manifest means is not known here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -207,6 +207,22 @@ class DeploymentRepo:
         return record
 
 
+def list_records(connection: Connection, *, held: bool) -> tuple[DeploymentRecord, ...]:
+    """Those that are to run, as a transaction of somebody else sees them.
+
+    Args:
+        held: whether they are to stay as they are until it ends.
+    """
+    if held:
+        _lock(connection)
+    return _list_current(connection)
+
+
+def find_way_back(connection: Connection, record: DeploymentRecord) -> DeploymentRecord | None:
+    """The generation that a rollback without a number goes to."""
+    return next(_list_earlier(_load_history(connection, record.name)), None)
+
+
 def _lock(connection: Connection) -> None:
     """One writer at a time, as SQLite has anyway: so that ids go up in the order of commits."""
     if connection.dialect.name == "postgresql":
@@ -241,13 +257,19 @@ def _load_history(connection: Connection, name: str) -> tuple[DeploymentRecord, 
     return tuple(map(_make_record, connection.execute(query).mappings()))
 
 
+def _list_earlier(history: Sequence[DeploymentRecord]) -> Iterator[DeploymentRecord]:
+    """Generations that were another, the newest first."""
+    for record in history[1:]:
+        if record.manifest is not None and record.manifest != history[0].manifest:
+            yield record
+
+
 def _find_source(history: Sequence[DeploymentRecord], to: int | None) -> DeploymentRecord:
     """The generation to go back to; the newest stands first."""
     last = history[0]
     if to is None:
-        for record in history[1:]:
-            if record.manifest is not None and record.manifest != last.manifest:
-                return record
+        if earlier := next(_list_earlier(history), None):
+            return earlier
         raise DeploymentsRefused(f"{last.name} has no earlier generation to go back to")
     for record in history:
         if record.generation == to and record.manifest is not None:

@@ -22,6 +22,7 @@ from forebay.cli.key_commands import keys_app
 from forebay.cli.ledger_commands import ledger_app
 from forebay.cli.log_commands import logs
 from forebay.cli.matrix_commands import matrix_app
+from forebay.cli.models_commands import models_app
 from forebay.cli.options import AsJson, ConfigFile, Mirrors, Where, find_file
 from forebay.cli.route_commands import fleet, render, route_app
 from forebay.cli.signal_commands import signals_app
@@ -364,6 +365,7 @@ app.add_typer(alerts_app, name="alerts")
 app.add_typer(route_app, name="route")
 app.add_typer(env_app, name="env")
 app.add_typer(matrix_app, name="matrix")
+app.add_typer(models_app, name="models")
 app.command()(fleet)
 app.command()(render)
 app.command()(bench)

@@ -1,0 +1,1 @@
+"""The registry: versions of models as immutable contents, with numbers, aliases and tags."""
