@@ -27,6 +27,7 @@ class BenchResult(msgspec.Struct, kw_only=True):
     Attributes:
         figures: of the level with the most output tokens a second.
         asked: how it was asked: prompts, seed and the like, as far as they are needed to do it again.
+        replicas: that were asked, in turn.
     """
 
     target: str
@@ -40,6 +41,7 @@ class BenchResult(msgspec.Struct, kw_only=True):
     figures: dict[str, float] = {}
     slo_s: dict[str, float] = {}
     asked: dict[str, Any] = {}
+    replicas: int = 1
     levels: list[Level] = []
 
 

@@ -79,7 +79,7 @@ def bench(file: Path | None, name: str, options: BenchOptions) -> Outcome:
     widest = max((load.concurrency or 1 for load in loads), default=1)
     warm_up = min(widest, 16) if options.warm_up is None else options.warm_up
     settings = Settings(seed=options.seed, warm_up=warm_up, timeout_s=options.timeout_s, slo_s=slo_s)
-    with _show_progress(f"{about.name} ({about.target.model})", len(loads) * count) as on_progress:
+    with show_progress(f"{about.name} ({about.target.model})", len(loads) * count) as on_progress:
         try:
             levels = asyncio.run(run_levels(about.target, loads, prompts, settings, on_progress))
         except ValueError as error:
@@ -232,6 +232,7 @@ def _make_result(
         figures=find_best(levels).figures,
         slo_s=slo_s,
         asked=asked,
+        replicas=len(about.target.urls),
         levels=levels,
     )
 
@@ -282,7 +283,7 @@ def _print(result: BenchResult) -> None:
 
 
 @contextmanager
-def _show_progress(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
+def show_progress(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr, where that is a terminal."""
     if is_plain(sys.stderr):
         yield lambda done, total: None

@@ -26,6 +26,7 @@ from forebay.cli.models_commands import models_app
 from forebay.cli.options import AsJson, ConfigFile, Mirrors, Where, find_file
 from forebay.cli.route_commands import fleet, render, route_app
 from forebay.cli.signal_commands import signals_app
+from forebay.cli.simulate_commands import simulate
 from forebay.cli.tenancy_commands import audit, projects_app, teams_app, tokens_app
 from forebay.cli.terminal import Outcome, guard, is_plain, make_streams_lenient, print_error
 
@@ -369,6 +370,7 @@ app.add_typer(models_app, name="models")
 app.command()(fleet)
 app.command()(render)
 app.command()(bench)
+app.command()(simulate)
 app.command()(logs)
 for command in (apply, diff, deployments, rollback, delete):
     app.command()(command)
