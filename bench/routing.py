@@ -35,6 +35,7 @@ from workload import MODEL, build_request
 POOLS, REPLICAS = 12, 200
 ATTEMPTS = 3
 DECISIONS = 2000
+LEAD_IN_S = 1  #: of load before each window, that does not count
 
 
 def build_route(port: int, affinity: Affinity) -> Route:
@@ -114,12 +115,16 @@ def measure_path(upstream: peers.Upstream, cores: measure.Cores, seconds: int, r
 
         pair = [start(plain), start(msgspec.structs.replace(plain, table=table))]
 
-        def take(workers: Workers, length: int) -> float:
-            before = measure.read_cpu_s(workers.processes[0].pid)
+        def ask(workers: Workers, length: int) -> measure.Load:
             url = f"http://127.0.0.1:{workers.port}{peers.CHAT}"
-            load = measure.run_wrk(
+            return measure.run_wrk(
                 url, "chat.lua", core=cores.load, seconds=length, script_args=(peers.KEY, body)
             )
+
+        def take(workers: Workers, length: int) -> float:
+            ask(workers, LEAD_IN_S)  # while the other one was asked, connections that lay idle were closed
+            before = measure.read_cpu_s(workers.processes[0].pid)
+            load = ask(workers, length)
             if load.errors or not load.requests:
                 raise BenchError(f"{load.errors} of {load.requests} requests failed")
             return (measure.read_cpu_s(workers.processes[0].pid) - before) / load.requests * 1e6

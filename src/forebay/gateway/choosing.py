@@ -112,17 +112,19 @@ class Chooser:
         route = exchange.route
         assert route is not None
         if route.groups and not route.route.fallbacks:
-            fleet = route.find_fleet(exchange.endpoint)
+            fleet = route.fleets.get(exchange.endpoint) or route.find_fleet(exchange.endpoint)
             want = read_want(exchange, fleet)
             exchange.load_tokens = want.tokens
-            first = choose_first(fleet, want, self._get_time(), self._draw())
+            now = self._get_time()
+            first = choose_first(fleet, want, now, self._draw())
             if first is not None and route.queue is not None and has_queue(exchange, route):
                 self._seat(exchange, route, fleet, want, first)
                 return
             if first is not None:
                 target = exchange.target_state = route.places[first]
                 exchange.plan, exchange.is_plan_whole = (target,), False
-                exchange.tries.targets_left = count_fit(fleet, self._get_time())
+                fit = fleet.size if now >= fleet.trouble.until else count_fit(fleet, now)
+                exchange.tries.targets_left = fit
                 return
         self._plan_whole(exchange, route)
 

@@ -269,16 +269,19 @@ class Exchange(Common):
         load = self.load
         assert load is not None
         self.load = None
-        load.end(self.load_tokens, now)
         status = self.meant_status or self.status
-        if self.recorded and status < 300 and self.broken is None and not self.left:
-            load.succeed(now, self.attempt_at)
-            output = self.tokens.output_total if self.tokens is not None else 0
-            taken_s = now - self.attempt_at
-            if self.first_token_ns is None and output < OUTPUT_MIN:
-                load.tell_first(taken_s, now)
-            elif output >= OUTPUT_MIN:
-                load.tell_token(max(0.0, taken_s - self.first_s) / output, now)
+        if not self.recorded or status >= 300 or self.broken is not None or self.left:
+            load.end(self.load_tokens, now)
+            return
+        tokens, begun_at = self.tokens, self.attempt_at
+        output = 0 if tokens is None else tokens.output_total
+        if self.first_token_ns is None and output < OUTPUT_MIN:
+            load.end_well(self.load_tokens, now, begun_at, now - begun_at)
+            return
+        load.end(self.load_tokens, now)
+        load.succeed(now, begun_at)
+        if output >= OUTPUT_MIN:
+            load.tell_token(max(0.0, now - begun_at - self.first_s) / output, now)
 
     def tell_outpaced(self, now: float) -> None:
         """The place that lost takes at least so long for an answer like this one, which is whole."""

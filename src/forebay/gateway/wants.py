@@ -15,7 +15,7 @@ from forebay.core.routes import MEDIA, Affinity
 from forebay.gateway.dialect import MeasuredView
 from forebay.gateway.model import Exchange
 from forebay.gateway.policy.fleet import Fleet, compute_mask
-from forebay.gateway.policy.load import OUTPUT_GUESS, estimate_tokens
+from forebay.gateway.policy.load import BYTES_PER_TOKEN, OUTPUT_GUESS
 from forebay.gateway.policy.want import Want
 
 SESSION_HEADER = b"x-forebay-session"
@@ -54,10 +54,11 @@ def read_want(exchange: Exchange, fleet: Fleet) -> Want:
     assert exchange.key is not None
     if exchange.endpoint in MEDIA:
         return _want_media(exchange)
-    needs = read_needs(body, fleet.lacking) if fleet.lacking else 0
+    lacking = fleet.lacking
+    needs = read_needs(body, lacking) if lacking and (lacking & _TOOLS or b'"type"' in body) else 0
     estimate = exchange.estimate
     output = OUTPUT_GUESS if estimate is None else guess_output(estimate, named=exchange.names_output)
-    tokens = estimate_tokens(len(body), output)
+    tokens = len(body) // BYTES_PER_TOKEN + output
     if tokens > fleet.window_min and read_needs(body, _MEDIA):
         tokens = fleet.window_min  # its bytes say nothing of its tokens, so its length is no reason
     choosing = fleet.choosing

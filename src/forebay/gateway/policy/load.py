@@ -91,6 +91,19 @@ class ReplicaLoad(Pace):
         if self.on_end is not None:
             self.on_end(self, now)
 
+    def end_well(self, tokens: int, now: float, began_at: float, first_s: float) -> None:
+        """A request that was sent to it at `began_at` has ended well, and its first token came after so long:
+        `end`, `succeed` and `tell_first` in one, for this is in each request's way."""
+        self.requests -= 1
+        self.tokens -= tokens
+        for pool in self.pools:
+            pool.end_well(tokens, first_s, now)
+        if self.on_end is not None:
+            self.on_end(self, now)
+        if self.failures or self.has_lapsed or self.ejections or now < self.unfit_until:
+            self.succeed(now, began_at)
+        self.see_first(first_s, now)
+
     def set_others(self, requests: int, tokens: int, now: float) -> None:
         """The other workers have so many there together."""
         more, more_tokens = requests - self.others_requests, tokens - self.others_tokens

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from forebay.gateway.policy.faults import Faults
 from forebay.gateway.policy.faults import Trouble as Trouble
+from forebay.gateway.policy.pace import PEAK_DECAY_S, STALE_S
 from forebay.gateway.policy.relaxing import Flow
 
 PRESSURE_DECAY_S = 10.0  #: in which what refusals say falls to 37 %
@@ -148,6 +149,25 @@ class PoolLoad(Faults):
         self.used_of_all = used = used + self.drift
         told = self.told
         self.used = used if told is None or used > told else told
+        if self.unfit or self.slow:
+            self._look_who_is_fit(now)
+
+    def end_well(self, tokens: int, first_s: float, now: float) -> None:
+        """A request has ended, whose first token came after so long."""
+        # `change` and `see_first` are written out here: this is in each request's way.
+        self.requests = requests = self.requests - 1
+        self.tokens = left = self.tokens - tokens
+        used, by_tokens = requests * self._per_request, left * self._per_token
+        if by_tokens > used:
+            used = by_tokens
+        self.used_of_all = used = used + self.drift
+        told = self.told
+        self.used = used if told is None or used > told else told
+        known, known_at = self.first_s, self.first_at
+        if first_s < known and now - known_at <= STALE_S:
+            first_s += (known - first_s) * exp((known_at - now) / PEAK_DECAY_S)
+        self.first_s = first_s
+        self.first_at = now
         if self.unfit or self.slow:
             self._look_who_is_fit(now)
 

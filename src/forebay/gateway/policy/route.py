@@ -133,18 +133,35 @@ def choose_first(fleet: Fleet, want: Want, now: float, draw: float) -> int | Non
     if want.is_sticky and want.affinity is not None:
         draw = (want.affinity * MIX & 0xFFFFFFFF) / 0x100000000
     tiers = fleet.tiers
-    at, left = _pick_tier(fleet, tiers, want, now, draw)
+    tier = tiers[0]
+    # Of `_pick_tier` and `_draw_two` what most requests need is written out here, for it is in their way.
+    idle = fleet.choosing.spill_at + OFFSET_MIN
+    for load in tier.loads:
+        if load.used > idle or load.is_pressed:
+            at, left = _pick_tier(fleet, tiers, want, now, draw)
+            tier = tiers[at]
+            break
+    else:
+        left = draw
     if now < fleet.trouble.until:
-        for tier in tiers[:1] if left is draw else tiers:
-            for load in tier.loads:
+        for each in tiers[:1] if left is draw else tiers:
+            for load in each.loads:
                 if now < load.unfit_until:
                     return None
-    tier = tiers[at]
-    if tier.is_weighted or len(tier.groups) == 1 or want.is_sticky:
+    groups = tier.groups
+    count = len(groups)
+    if tier.is_weighted or count == 1 or want.is_sticky:
         group = _rank_groups(fleet, tier, want, now, left)[0]
     else:
-        one, _ = _draw_two(fleet, tier.groups, want, now, left)
-        group = tier.groups[one]
+        point = left * count
+        one = int(point)
+        other = int((point - one) * (count - 1))
+        if other >= one:
+            other += 1
+        group = groups[other] if is_better(groups[other], groups[one], fleet, want, now) else groups[one]
+        load = group.load
+        if load.has_faults or now < load.slow_until:
+            group = groups[_draw_two(fleet, groups, want, now, left)[0]]
     return pick_member(group, want, now, left).index
 
 
