@@ -239,7 +239,8 @@ class Ending:
             None,
             0,
             exchange.filler_ns,
-            exchange.queued_ns,
+            # The loop's clock, by which waits are measured, may be late by a turn of the loop.
+            exchange.queued_ns if exchange.queued_ns < duration else duration,
         )
         if exchange.hedged:
             record = msgspec.structs.replace(
