@@ -117,6 +117,7 @@ class Scene:
                 limits=limits,
                 index=index,
                 listener=listener,
+                constants={"forebay.gateway.mirrors.LAG_MAX_S": 30.0},  # a busy worker makes no copies
             )
             worker.snapshot = msgspec.structs.replace(
                 worker.snapshot,

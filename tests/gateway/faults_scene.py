@@ -1,6 +1,5 @@
 """What the tests of known faults share: two workers, and keys that meet limits of different owners."""
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -53,14 +52,7 @@ class Scene:
 
     def wait_settled(self, owner: str) -> int:
         """Tokens that are left of an owner's limit once nothing moves any more."""
-        id = f"total_tokens of {owner}"
-        last, since = -1, time.monotonic()
-        while time.monotonic() < since + 1.5:  # what lies idle at a worker comes back after a second
-            left = self.left(owner)[id]
-            if left != last:
-                last, since = left, time.monotonic()
-            time.sleep(0.02)
-        return last
+        return self.authority.wait_settled(f"total_tokens of {owner}")
 
     def wait_left(self, owner: str, **expected: int) -> None:
         wanted = {f"{name.replace('tokens', 'total_tokens')} of {owner}": n for name, n in expected.items()}

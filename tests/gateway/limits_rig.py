@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -18,9 +19,11 @@ from forebay.app.quota_state import QuotaState
 from forebay.core.keys import KeyEntry
 from forebay.core.limits import Limit, WhenAway
 from forebay.core.routes import Route
+from forebay.gateway.policy.lending import Standing
 from forebay.testing.gateway import TEST_KEY, GatewayProcess, make_key, make_route
 
-PATIENCE_S = 0.8  #: for a worker that stands still to return what others need, before these give up
+PATIENCE_S = 3.0  #: for a worker that stands still to return what others need
+ASK_MAX_S = 15.0  #: for an authority that stands still, before it counts as away
 HEADERS = {"authorization": f"Bearer {TEST_KEY}"}
 
 
@@ -53,6 +56,25 @@ class Authority:
 
         return asyncio.run_coroutine_threadsafe(read(), self._loop).result(60)
 
+    def wait_settled(self, limit_id: str) -> int:
+        """What is left of a limit once no worker holds any of it, and nothing moves any more.
+
+        What lies idle at a worker comes back after a second; what it owes it tells ten times a second.
+        """
+
+        async def read() -> Standing:
+            (found,) = self.server.list_standings([limit_id])
+            return found
+
+        last, since, deadline = None, time.monotonic(), time.monotonic() + 60
+        while last is None or last[1] or time.monotonic() < since + 0.5:
+            assert time.monotonic() < deadline, f"of {limit_id} {last} are left and lent"
+            standing = asyncio.run_coroutine_threadsafe(read(), self._loop).result(60)
+            if (standing.left, standing.lent) != last:
+                last, since = (standing.left, standing.lent), time.monotonic()
+            time.sleep(0.02)
+        return last[0]
+
     def __exit__(self, *_: object) -> None:
         async def stop() -> None:
             self.server.close()
@@ -72,10 +94,12 @@ def workers(
     keys: Mapping[str, Sequence[Limit]] | None = None,
     routes: Sequence[Route] | None = None,
     when_away: WhenAway = WhenAway.SHARE,
+    constants: Mapping[str, float] | None = None,
 ) -> Iterator[list[GatewayProcess]]:
     """So many workers on one socket.
 
     Args:
+        constants: as of `GatewayProcess`.
         keys: secrets, and the limits that each meets; by default the key of all tests meets all.
         routes: by default the model `m`, answered at `url`.
     """
@@ -90,7 +114,12 @@ def workers(
         started = []
         for index in range(count):
             worker = GatewayProcess(
-                routes or [make_route("m", url)], folder=folder, keys=entries, index=index, listener=listener
+                routes or [make_route("m", url)],
+                folder=folder,
+                keys=entries,
+                index=index,
+                listener=listener,
+                constants={"forebay.gateway.quota_client.ASK_MAX_S": ASK_MAX_S} | dict(constants or {}),
             )
             worker.snapshot = msgspec.structs.replace(
                 worker.snapshot, quotas=limits, quota_workers=count, quota_when_away=when_away

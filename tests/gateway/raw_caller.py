@@ -10,7 +10,7 @@ import httptools
 
 from forebay.testing.gateway import TEST_KEY
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 class Reply:

@@ -227,16 +227,18 @@ def test_under_load_only_the_first_few_are_retried_and_the_first_serves_again_wh
     assert machine.count("first") == made <= 15, "the budget, at the wire"
     ill.answer = well_behaved("Hi")
     before = machine.count("first")
+    ejected_s = machine.upstreams["first"].requests[EJECT_AFTER - 1].arrived_at_s
     begun = time.monotonic()
     while machine.count("first") < before + 10:
         assert time.monotonic() < begun + 30
         assert caller.ask().headers["x-forebay-attempts"] == "1"
         time.sleep(0.05)
-    assert time.monotonic() - begun > EJECT_S - 5, "and not before its time"
+    back_s = machine.upstreams["first"].requests[before].arrived_at_s
+    assert back_s > ejected_s + EJECT_S, "and not before its time"
 
 
 def test_a_refusal_with_a_time_leaves_the_first_alone_for_so_long_in_every_worker(machine: Machine) -> None:
-    ill = Changing(rate_limited("2"))
+    ill = Changing(rate_limited("5"))
     first, second = machine.add("first", ill), machine.add("second", well_behaved("Hi"))
     machine.start(listed("m", first, second), workers=2)
     said = time.monotonic()
@@ -246,11 +248,11 @@ def test_a_refusal_with_a_time_leaves_the_first_alone_for_so_long_in_every_worke
     caller = Caller(machine, "m")
     number = 0
     while machine.count("first") == 1:
-        assert time.monotonic() < said + 20
+        assert time.monotonic() < said + 40
         assert caller.ask(number).headers["x-forebay-attempts"] == "1"
         number += 1
         time.sleep(0.02)
-    assert time.monotonic() - said > 1.9
+    assert time.monotonic() - said > 4.9
     told = machine.explain(0)
     assert [(told[each]["rank"], told[each]["rejected"]) for each in ("first", "second")] == [
         (0, None),

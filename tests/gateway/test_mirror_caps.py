@@ -26,6 +26,7 @@ from forebay.testing.steps import Gate, Script, Wait
 from forebay.testing.threaded import ThreadedUpstream
 
 EU_KEY, OWN_KEY = "fb-test-key-of-europe", "fb-test-key-of-own-machines"
+PATIENT = {"forebay.gateway.mirrors.LAG_MAX_S": 30.0}  #: a worker that stood still makes no copies
 RULES: dict[str, dict[str, Any]] = {
     "few": {"requests_max": 1, "queue_max": 1},
     "small": {"bytes_max": 1024},
@@ -119,7 +120,7 @@ def _scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder: Path = tmp_path_factory.mktemp("caps")
     with first.upstream, mirror.upstream:
         routes = make_routes(first.upstream.url, mirror.upstream.url)
-        with GatewayProcess(routes, folder=folder, keys=[make_key(), eu, own]) as worker:
+        with GatewayProcess(routes, folder=folder, keys=[make_key(), eu, own], constants=PATIENT) as worker:
             yield Scene(worker, first, mirror)
             assert "Traceback" not in worker.log
 
@@ -248,7 +249,7 @@ def test_a_drain_cuts_copies_at_once_and_records_them(tmp_path: Path) -> None:
     mirror.gate = Gate()
     with Side().upstream as first, mirror.upstream:
         routes = make_routes(first.url, mirror.upstream.url)
-        with GatewayProcess(routes, folder=tmp_path) as worker:
+        with GatewayProcess(routes, folder=tmp_path, constants=PATIENT) as worker:
             scene = Scene(worker, Side(), mirror)
             asked = scene.ask("few")
             mirror.upstream.wait_requests(1)
@@ -261,11 +262,25 @@ def test_a_drain_cuts_copies_at_once_and_records_them(tmp_path: Path) -> None:
         mirror.gate.open()
 
 
+def test_a_worker_that_is_too_busy_makes_no_copy(tmp_path: Path) -> None:
+    """As one that takes longer than it may, which here is no time at all."""
+    first, mirror = Side(), Side()
+    with first.upstream, mirror.upstream:
+        routes = make_routes(first.upstream.url, mirror.upstream.url)
+        busy = {"forebay.gateway.mirrors.LAG_MAX_S": -1.0}
+        with GatewayProcess(routes, folder=tmp_path, constants=busy) as worker:
+            scene = Scene(worker, first, mirror)
+            asked = scene.ask("few")
+            scene.wait_count("few", "gateway_busy", 1)
+            assert not scene.copies_of(asked)
+            assert not mirror.upstream.requests
+
+
 def test_no_copy_goes_out_that_could_not_be_recorded(tmp_path: Path) -> None:
     first, mirror = Side(), Side()
     with first.upstream, mirror.upstream:
         routes = make_routes(first.upstream.url, mirror.upstream.url)
-        with GatewayProcess(routes, folder=tmp_path) as worker:
+        with GatewayProcess(routes, folder=tmp_path, constants=PATIENT) as worker:
             scene = Scene(worker, first, mirror)
             shutil.rmtree(tmp_path / "ledger")
             (tmp_path / "ledger").write_text("a file where the folder was")
@@ -285,13 +300,13 @@ def test_a_worker_that_is_killed_owes_nothing(tmp_path: Path) -> None:
     mirror.gate = Gate()
     with first.upstream, mirror.upstream:
         routes = make_routes(first.upstream.url, mirror.upstream.url)
-        with GatewayProcess(routes, folder=tmp_path) as worker:
+        with GatewayProcess(routes, folder=tmp_path, constants=PATIENT) as worker:
             asked = Scene(worker, first, mirror).ask("few")
             mirror.upstream.wait_requests(1)
             worker.kill()
             assert [record.request_id for record in worker.records()] == [asked]
         mirror.gate.open()
-        with GatewayProcess(routes, folder=tmp_path) as worker:
+        with GatewayProcess(routes, folder=tmp_path, constants=PATIENT) as worker:
             scene = Scene(worker, first, mirror)
             assert scene.wait_copy(scene.ask("few")).status == 200
             assert len(worker.records()) == 3, "none for the copy that was cut"

@@ -136,7 +136,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayPro
         routes = [route for mode in MODES for route in make_pair(mode, first.url, places[mode])]
         keys = {secret: [limit] for secret, limit in limits.items()}
         folder: Path = tmp_path_factory.mktemp("mirrors")
-        with workers(folder, 1, first.url, tuple(limits.values()), keys=keys, routes=routes) as found:
+        patient = {"forebay.gateway.mirrors.LAG_MAX_S": 30.0}  # a busy worker makes no copies
+        with workers(
+            folder, 1, first.url, tuple(limits.values()), keys=keys, routes=routes, constants=patient
+        ) as found:
             yield found[0], second
             assert "Traceback" not in found[0].log
             gate.open()

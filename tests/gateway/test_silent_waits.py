@@ -92,7 +92,7 @@ def test_a_wait_for_a_limit_that_is_too_long_is_told_in_the_stream(
     gate = occupy(limited, upstream)
     with calling(limited, "chat/completions", CHAT) as first:
         upstream.wait_request()
-        with calling(limited, "chat/completions", CHAT, "x-forebay-wait: 0.6") as caller:
+        with calling(limited, "chat/completions", CHAT, "x-forebay-wait: 2") as caller:
             reply = caller.read_all()
         gate.open()
         first.read_all()
@@ -110,7 +110,7 @@ def test_tokens_of_a_failure_that_is_told_late_are_not_given_back(
     authority, worker = scene_of_limits
 
     def spend(*, late: bool) -> int:
-        before = settle(authority)
+        before = authority.wait_settled("tokens")
         gate = Gate()
         upstream.answer = late_head(gate, error_answer(500)) if late else error_answer(500)
         with calling(worker, "chat/completions", CHAT | {"max_tokens": 1000}) as caller:
@@ -118,20 +118,9 @@ def test_tokens_of_a_failure_that_is_told_late_are_not_given_back(
                 caller.read_until(COMMENT)
                 gate.open()
             assert caller.read_all().status == (200 if late else 500)
-        return before - settle(authority)
+        return before - authority.wait_settled("tokens")
 
     assert spend(late=True) == spend(late=False) > 1000
-
-
-def settle(authority: Authority) -> int:
-    """Tokens that are left once what lay idle at the worker has come back."""
-    last, since = -1, time.monotonic()
-    while time.monotonic() < since + 1.5:
-        left = authority.left()["tokens"]
-        if left != last:
-            last, since = left, time.monotonic()
-        time.sleep(0.02)
-    return last
 
 
 def test_a_caller_that_leaves_while_it_waits_for_a_limit_leaves_nothing(
@@ -159,11 +148,13 @@ def test_a_caller_that_does_not_read_is_sent_no_keep_alives(quiet: GatewayProces
         caller.read_head()
         upstream.answer = [Stall()]
         with calling(quiet, "chat/completions", CHAT) as other:
-            other.read_until(COMMENT * 4)  # by then this one would have had some
+            other.read_until(COMMENT * 20)  # by then this one would have had as many
         gate.open()
         body = bytes(caller.read_all().body)
     assert body.replace(COMMENT, b"") == large + b"".join(EVENTS)
-    assert body.count(COMMENT) <= 1, "at most one, once all before it was taken"
+    # Once all before them was taken there may be some: one for each tenth of a second until the rest comes.
+    assert body.startswith(large)
+    assert body.count(COMMENT) <= 10
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "messages"])

@@ -1,17 +1,17 @@
 """What a caller sees of a stream: the same bytes for any split, and never an end that did not happen."""
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 from gateway_stage import Stage
+from raw_caller import RawCaller
 from streams_rig import ASKS, CHAT, CONTENT, STREAMS, ask, assert_broken, both
 
 from forebay.core.events import Outcome, Tokens, UsageSource
-from forebay.testing.answers import Framing, chunk, cut, drip, json_answer, sse_answer, sse_head
+from forebay.testing.answers import Framing, chunk, cut, drip, json_answer, last_chunk, sse_answer, sse_head
 from forebay.testing.gateway import GatewayProcess
 from forebay.testing.openai import (
     DONE,
@@ -24,7 +24,7 @@ from forebay.testing.openai import (
     event,
     usage,
 )
-from forebay.testing.steps import Close, Reset, Script, Send, Stall, Step
+from forebay.testing.steps import Close, Gate, Reset, Script, Send, Stall, Step, Wait
 
 # --- any split, any spelling --------------------------------------------------------------------------------
 
@@ -77,11 +77,20 @@ def test_every_spelling_of_the_grammar_passes_byte_for_byte(
     assert gateway.wait_record(answer.headers["x-request-id"]).outcome is Outcome.OK
 
 
-def test_chunks_go_out_as_they_come(client: httpx.Client, upstream: Stage) -> None:
-    upstream.answer = sse_answer(chat_stream(["a", "b", "c"], include_usage=False), pause_s=0.15)
-    with client.stream("POST", "/chat/completions", json=CHAT) as answer:
-        times = [time.monotonic() for _ in answer.iter_raw()]
-    assert times[-1] - times[0] > 0.4
+def test_chunks_go_out_as_they_come(upstream: Stage, caller: RawCaller) -> None:
+    """Each event is there before the next one comes."""
+    events = chat_stream(["a", "b", "c"], include_usage=False)
+    gates = [Gate() for _ in events]
+    gates[0].open()
+    pieces = [step for gate, piece in zip(gates, events, strict=True) for step in (Wait(gate), chunk(piece))]
+    upstream.answer = [*sse_head(), *pieces, last_chunk()]
+    caller.post("chat/completions", CHAT)
+    for number, piece in enumerate(events[:-1]):
+        # Until the first content nothing is out: another target could still answer.
+        if number:
+            caller.read_until(piece)
+        gates[number + 1].open()
+    assert bytes(caller.read_all().body) == b"".join(events)
 
 
 # --- usage that nobody asked for ----------------------------------------------------------------------------

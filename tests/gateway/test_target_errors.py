@@ -126,9 +126,15 @@ def test_a_target_where_nobody_listens(
 
 @pytest.mark.parametrize("status", [400, 404, 409, 422])
 def test_the_callers_fault_is_not_sent_elsewhere(
-    gateway: GatewayProcess, client: httpx.Client, upstream: Stage, fallback: Stage, status: int
+    gateway: GatewayProcess,
+    client: httpx.Client,
+    upstream: Stage,
+    fallback: Stage,
+    fresh: Callable[[str], str],
+    status: int,
 ) -> None:
     """Six requests that are too long, then a good one: the target is as healthy as before."""
+    fresh("two")
     upstream.next.extend([json_answer(error("too long", type="invalid_request_error"), status=status)] * 6)
     for _ in range(6):
         answer = client.post("/chat/completions", json=ASK | {"model": "two"})

@@ -1,6 +1,7 @@
 """Waiting for limits as callers see it: real workers, real sockets, a real authority that may go away."""
 
 import json
+import re
 import signal
 import socket
 import time
@@ -14,6 +15,7 @@ import httpx
 import msgspec
 import pytest
 from limits_rig import Authority
+from raw_caller import RawCaller
 
 from forebay.core.keys import PRIORITIES, KeyEntry
 from forebay.core.limits import Limit, Measure, Period, QueueRules, WhenAway
@@ -24,6 +26,7 @@ from forebay.testing.steps import Gate, Script, Wait
 from forebay.testing.threaded import ThreadedUpstream
 from forebay.testing.upstream import RecordedRequest
 
+LONG_S = "250"  #: that a request may wait, however busy the machine
 PLACE = Limit(id="place", owner="project default/test", measure=Measure.CONCURRENT, amount=1)
 RATE = Limit(id="rate", owner="team default", measure=Measure.REQUESTS, amount=20, period=Period.SECOND)
 HOUR = Limit(id="hour", owner="team default", measure=Measure.REQUESTS, amount=4, period=Period.HOUR)
@@ -64,13 +67,13 @@ class Stage:
         self._pool = pool
         self._waiting = 0
 
-    def ask(self, key: str, wait: str | None = "20", text: str = "") -> httpx.Response:
+    def ask(self, key: str, wait: str | None = LONG_S, text: str = "") -> httpx.Response:
         headers = {"authorization": f"Bearer fb-{key}"}
         if wait is not None:
             headers["x-forebay-wait"] = wait
         body = {"model": "m", "messages": [{"role": "user", "content": text or key}]}
         url = f"{self.worker.url}/chat/completions"
-        return httpx.post(url, json=body, headers=headers, timeout=40, verify=False)
+        return httpx.post(url, json=body, headers=headers, timeout=300, verify=False)
 
     def stop_authority(self) -> None:
         """As far as workers can see, it is killed."""
@@ -82,10 +85,10 @@ class Stage:
         self.authority = Authority(self.authority.folder, self.authority.limits).__enter__()
         self._has_authority = True
 
-    def start(self, key: str, wait: str | None = "20", text: str = "") -> Future[httpx.Response]:
+    def start(self, key: str, wait: str | None = LONG_S, text: str = "") -> Future[httpx.Response]:
         return self._pool.submit(self.ask, key, wait, text)
 
-    def start_waiting(self, key: str, wait: str = "20", text: str = "") -> Future[httpx.Response]:
+    def start_waiting(self, key: str, wait: str = LONG_S, text: str = "") -> Future[httpx.Response]:
         """A request that finds no room; returns once it stands in line."""
         started = self.start(key, wait, text)
         self._waiting += 1
@@ -119,7 +122,7 @@ def stage(
             )
             worker.snapshot = msgspec.structs.replace(
                 worker.snapshot, quotas=limits, quota_workers=count, quota_when_away=when_away,
-                quota_queue=rules or QueueRules(),
+                quota_queue=rules or QueueRules(wait_max_s=300),
             )  # fmt: skip
             workers.append(stack.enter_context(worker))
         pool = stack.enter_context(ThreadPoolExecutor(100))
@@ -177,14 +180,16 @@ def test_a_wait_that_is_over_is_a_429_that_says_how_long_it_was(tmp_path: Path) 
     with held(tmp_path, PLACE) as (made, _, upstream):
         begun = time.monotonic()
         answer = made.ask("standard", "0.6")
-        assert 0.5 < time.monotonic() - begun < 10
+        assert 0.5 < time.monotonic() - begun < 15
         assert answer.status_code == 429
         error = answer.json()["error"]
         assert error["code"] == "rate_limit_exceeded"
         assert "1 concurrent requests at a time of project default/test is reached" in error["message"]
-        assert "has waited 0." in error["message"]
+        waited_s = re.search(r"has waited (\d+\.\d) s", error["message"])
+        assert waited_s is not None
+        assert 0.6 <= float(waited_s[1]) < 15
         assert answer.headers["retry-after"] == "1"
-        assert 590 <= int(answer.headers["x-forebay-waited-ms"]) < 5000
+        assert 590 <= int(answer.headers["x-forebay-waited-ms"]) < 15_000
         record = made.worker.wait_record(answer.headers["x-request-id"])
         assert (record.status, record.error) == (429, "rate_limit_exceeded")
         assert made.worker.metric("forebay_waits_total", result="expired") == 1
@@ -208,7 +213,7 @@ def test_a_wait_that_would_be_too_long_is_not_begun(tmp_path: Path) -> None:
 
 
 def test_a_class_may_wait_without_a_header_and_the_line_is_bounded(tmp_path: Path) -> None:
-    rules = QueueRules(requests_max=2, default_wait_s=(0.0, 0.0, 20.0))
+    rules = QueueRules(wait_max_s=300, requests_max=2, default_wait_s=(0.0, 0.0, 250.0))
     with held(tmp_path, PLACE, rules=rules) as (made, answers, upstream):
         assert made.ask("interactive", None).status_code == 429
         waiting = made.start("batch", None)
@@ -228,7 +233,7 @@ def test_a_caller_that_leaves_the_line_leaves_nothing_behind(tmp_path: Path) -> 
         with socket.create_connection(("127.0.0.1", made.worker.port)) as caller:
             caller.sendall(
                 b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer fb-standard\r\n"
-                b"x-forebay-wait: 30\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+                b"x-forebay-wait: 250\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
             )
             made.wait_waiting(1)
             held_now = made.worker.until(
@@ -264,7 +269,7 @@ def test_a_drain_tells_those_that_wait_at_once_and_lets_the_others_end(tmp_path:
 @pytest.mark.parametrize("when_away", list(WhenAway))
 def test_a_control_plane_that_is_killed_ends_or_moves_each_wait(tmp_path: Path, when_away: WhenAway) -> None:
     with held(tmp_path, PLACE, when_away=when_away) as (made, answers, upstream):
-        waiting = [made.start_waiting("many", "25") for _ in range(3)]
+        waiting = [made.start_waiting("many") for _ in range(3)]
         made.stop_authority()
         if when_away is WhenAway.SHARE:
             serve_all(answers, upstream, 4)
@@ -294,9 +299,19 @@ def test_over_several_workers_the_limit_holds_and_all_that_wait_are_served(tmp_p
 
     with ThreadedUpstream(answer) as upstream, stage(tmp_path, upstream.url, RATE, count=3) as made:
         begun = time.monotonic()
-        started = [made.start(PRIORITIES[number % 3], "30") for number in range(80)]
-        answered = [each.result(60) for each in started]
+        with ExitStack() as stack:
+            callers = [stack.enter_context(RawCaller(made.worker.port)) for _ in range(80)]
+            for number, caller in enumerate(
+                callers
+            ):  # bare, so that all are there before the limit fills again
+                key = f"authorization: Bearer fb-{PRIORITIES[number % 3]}"
+                caller.post(
+                    "chat/completions", b'{"model":"m","messages":[]}', headers=(key, "x-forebay-wait: 30")
+                )
+            answered = [caller.read_all() for caller in callers]
         passed = time.monotonic() - begun
-        assert {each.status_code for each in answered} == {200}
+        assert {each.status for each in answered} == {200}
         assert passed >= 2.9, "twenty at once, sixty at twenty a second"
-        assert sum("x-forebay-waited-ms" in each.headers for each in answered) >= 40
+        waited = sum(each.header("x-forebay-waited-ms") is not None for each in answered)
+        # While they come the limit fills: by 20 a second on a machine that takes so long to take them in.
+        assert waited >= 20

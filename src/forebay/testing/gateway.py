@@ -100,6 +100,8 @@ class GatewayProcess:
         keys: who may call; by default `TEST_KEY`, which may call everything.
         environment: variables on top of this process's.
         listener: a listening socket to share with other workers; it stays open when this one ends.
+        constants: of the worker's modules, as `forebay.gateway.mirrors.LAG_MAX_S`, with what they are to be
+            instead: a busy machine may stand still for longer than a worker has patience.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class GatewayProcess:
         environment: Mapping[str, str] | None = None,
         index: int = 0,
         listener: socket.socket | None = None,
+        constants: Mapping[str, float] | None = None,
     ) -> None:
         self.folder = folder
         self.key = TEST_KEY
@@ -125,6 +128,7 @@ class GatewayProcess:
         self._listener = listener or _listen()
         self._environment = dict(environment or {})
         self._index = index
+        self._constants = dict(constants or {})
         self._read_to: dict[Path, int] = {}
         self._records: list[Finished] = []
 
@@ -138,13 +142,24 @@ class GatewayProcess:
         arguments = ("--run-dir", self.run_dir, "--index", self._index, "--listen-fd", fd)
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "forebay.app.worker", *map(str, arguments)],
+                [sys.executable, *self._list_code(), *map(str, arguments)],
                 pass_fds=(fd,),
                 env=os.environ | self._environment,
                 stdout=log,
                 stderr=log,
             )
         self.until(self._has_started, START_MAX_S)
+
+    def _list_code(self) -> list[str]:
+        """What Python is to run."""
+        if not self._constants:
+            return ["-m", "forebay.app.worker"]
+        places = [(name.rpartition(".")[0], name, value) for name, value in self._constants.items()]
+        lines = [
+            f"import {module}; assert hasattr({module}, {name.rpartition('.')[2]!r}); {name} = {value!r}"
+            for module, name, value in places
+        ]
+        return ["-c", "\n".join([*lines, "from forebay.app.worker import main; raise SystemExit(main())"])]
 
     def _has_started(self) -> bool:
         if self.process.poll() is not None:

@@ -21,7 +21,7 @@ from forebay.testing.connection import ConnectionRules, ScriptedConnection
 from forebay.testing.recorded import RecordedConnection, RecordedRequest
 from forebay.testing.steps import Script
 
-WAIT_MAX_S = 30.0  #: for what comes at once, but on a machine that is busy with something else
+WAIT_MAX_S = 60.0  #: for what comes at once, but on a machine that is busy with something else
 
 Answer = Script | Callable[[RecordedRequest], Script]
 #: One answer for every request, or answers by `"POST /path"` or `"/path"`.
