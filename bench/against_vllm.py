@@ -34,11 +34,11 @@ from typing import Any
 from tokenizers import Tokenizer
 
 import measure
-from engines import run_engine
 from forebay.app.bench_plan import Prompt, Wanted, load_prompts, make_prompts
 from forebay.engines.model import EngineSpec
 from forebay.engines.tiny_model import Shape, make_tiny_model
 from measure import BenchError, Figure
+from real_engine import run_engine
 from vllm_environment import find_python
 
 NAME = "tiny"

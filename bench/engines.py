@@ -1,156 +1,34 @@
 """What the gateway adds before a real engine, how soon the embedded engine is up, and n-gram speculation.
 
-usage: python bench/engines.py [--quick] [--only NAMES] [--vllm-python PYTHON --vllm-model FOLDER]
+usage: python bench/engines.py [--quick] [--only NAMES] [--data FOLDER] [--vllm-model FOLDER]
 
-Direct and through one gateway worker by turns, with the same prompts: throughput is the ratio of the medians
-of rounds of one kind each.  What is added to the time to the first token is what the worker itself worked
-for a request, all of it, as its record says: an upper bound that no engine's moods are in.  The difference
-between callers' own times is told beside it, with how uncertain it is: half of a load goes each way.  The
-embedded engine is started as the supervisor does it.  vLLM is measured where an interpreter that has it, and
-a model, are given.
+Parts: `start`, the embedded engine from its start to its first 200, as the supervisor starts it; `llamacpp`,
+one gateway worker before it (`engine_gateway.py`); `ngram`, its speed with n-gram speculation and without
+(`engine_speculation.py`); `vllm`, one gateway worker before vLLM, where `--data` names a data folder with its
+environment (`make setup-vllm` builds one), on a tiny model with random weights unless `--vllm-model` names
+another.
 
 Prints a table on stderr and one JSON line last on stdout; `docs/performance.md` says how it is measured.
 """
 
 import argparse
-import asyncio
-import http.client
 import os
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import fmean, median, stdev
-from urllib.parse import urlsplit
+from statistics import median
 
 import measure
-from forebay.app import supervisor_exec
-from forebay.app.bench_client import BenchClient
-from forebay.app.bench_plan import Wanted, make_prompts
-from forebay.app.bench_run import Load, Settings, Target, encode_body, run_levels
-from forebay.app.bench_stats import Sample
-from forebay.engines.model import EngineSpec, Speculation
-from forebay.engines.plan import Place, plan_engine
-from forebay.testing.gateway import GatewayProcess, make_route
-from forebay.testing.threaded import find_closed_port
-from measure import BenchError, Figure
+from engine_gateway import STREAMS, Size, compare_with_gateway
+from engine_speculation import measure_speculation
+from forebay.engines.model import EngineSpec
+from forebay.engines.tiny_model import make_tiny_model
+from measure import BenchError, Cores, Figure
+from real_engine import run_engine, start_engine
+from vllm_environment import find_python
 
-STREAMS = 16
-MODEL = "bench"
-RATIO_MIN, TTFT_ADDED_MAX_MS, START_MAX_S = 0.98, 2.0, 5.0
-INPUT, OUTPUT = 24, 12  #: tokens
-WARM_UP = 2  #: requests before each round
-REPEATED = "one two three four five six seven eight nine ten eleven twelve. " * 8
-
-
-@contextmanager
-def run_engine(spec: EngineSpec, folder: Path, python: str = sys.executable) -> Iterator[tuple[str, float]]:
-    """Its base URL, and the seconds until it answered its health address."""
-    plan = plan_engine(spec, Place(port=find_closed_port(), python=python))
-    began = time.monotonic()
-    with (folder / f"{spec.name}.log").open("ab") as log:
-        command = [sys.executable, "-m", supervisor_exec.__name__, str(os.getpid()), *plan.argv]
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | plan.env)
-    try:
-        while not is_healthy(plan.health_url):
-            if process.poll() is not None or time.monotonic() - began > plan.ready_timeout_s:
-                raise BenchError(f"the engine {spec.name} did not come up; see {folder / spec.name}.log")
-            time.sleep(0.02)
-        yield plan.health_url.removesuffix("/health") + "/v1", time.monotonic() - began
-    finally:
-        process.kill()
-        process.wait()
-
-
-def is_healthy(url: str) -> bool:
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=5)
-    try:
-        connection.request("GET", parts.path)
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
-def measure_rate(target: Target, requests: int, seed: int) -> float:
-    """Output tokens a second at 16 streams."""
-    prompts = make_prompts(Wanted(input_tokens=INPUT, output_tokens=OUTPUT), requests, seed)
-    (level,) = asyncio.run(
-        run_levels(target, [Load(concurrency=STREAMS)], prompts, Settings(warm_up=WARM_UP))
-    )
-    if level.errors:
-        raise BenchError(f"requests failed: {next(iter(level.errors))}")
-    return level.figures["output_tokens_per_s"]
-
-
-async def measure_first_tokens(
-    targets: Sequence[Target], requests: int, seed: int
-) -> tuple[list[float], list[float]]:
-    """Milliseconds to the first token: direct, and through the gateway, of one load of 16 streams."""
-    clients = [BenchClient(target.urls[0], target.secret, target.endpoint, 600.0) for target in targets]
-    prompts = make_prompts(Wanted(input_tokens=INPUT, output_tokens=4), requests, seed)
-    waiting = iter(list(enumerate(prompts)))
-    found: tuple[list[float], list[float]] = ([], [])
-
-    async def work() -> None:
-        for at, prompt in waiting:
-            which = at % 2
-            sample: Sample = await clients[which].ask(encode_body(targets[which], prompt))
-            if sample.error:
-                raise BenchError(f"a request failed: {sample.error}")
-            found[which].append(sample.ttft_s * 1000)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(STREAMS):
-            group.create_task(work())
-    for client in clients:
-        client.close()
-    return found
-
-
-def compare_with_gateway(
-    name: str, url: str, model: str, folder: Path, rounds: int, requests: int
-) -> list[Figure]:
-    """What one gateway worker adds before an engine."""
-    with GatewayProcess([make_route(MODEL, url, target_model=model)], folder=folder) as gateway:
-        extra = {"ignore_eos": True}
-        direct = Target(urls=(url,), model=model, extra=extra)
-        through = Target(urls=(gateway.url,), model=MODEL, secret=gateway.key, extra=extra)
-        rates: dict[str, list[float]] = {"direct": [], "through": []}
-        for number in range(rounds):
-            order = [("direct", direct), ("through", through)]
-            for kind, target in order if number % 2 else reversed(order):
-                rates[kind].append(measure_rate(target, requests, number))
-        own, others = asyncio.run(measure_first_tokens((direct, through), 4 * requests, 99))
-        count = rounds * (requests + WARM_UP) + 2 * requests
-        records = gateway.until(lambda: found if len(found := gateway.records()) >= count else None)
-    worked = [record.overhead_ns / 1e6 for record in records if record.overhead_ns is not None]
-    spread = 1.25 * 1.96 * ((stdev(own) ** 2) / len(own) + (stdev(others) ** 2) / len(others)) ** 0.5
-    ratio = median(rates["through"]) / median(rates["direct"])
-    values = (
-        ("throughput_ratio", ratio, "ratio", RATIO_MIN),
-        ("ttft_added_ms", median(worked), "ms", TTFT_ADDED_MAX_MS),
-        ("ttft_added_p99_ms", measure.compute_quantile(worked, 0.99), "ms", None),
-        ("ttft_difference_ms", median(others) - median(own), "ms", None),
-        ("ttft_difference_uncertain_ms", spread, "ms", None),
-        ("ttft_direct_ms", median(own), "ms", None),
-        ("direct_tokens_per_s", median(rates["direct"]), "1/s", None),
-    )
-    return [
-        Figure(
-            name=f"{name}_{what}",
-            value=round(value, 4),
-            unit=unit,
-            target=target,
-            is_least=what == "throughput_ratio",
-        )
-        for what, value, unit, target in values
-    ]
+START_MAX_S = 5.0
+PARTS = ("start", "llamacpp", "ngram", "vllm")
 
 
 def measure_start(folder: Path, repeats: int) -> list[Figure]:
@@ -165,60 +43,59 @@ def measure_start(folder: Path, repeats: int) -> list[Figure]:
     ]
 
 
-def measure_speculation(folder: Path, requests: int) -> list[Figure]:
-    """Output tokens a second of one stream that repeats its prompt, with n-grams and without."""
-    rates: dict[bool, list[float]] = {False: [], True: []}
-    for is_on in (False, True):
-        speculation = Speculation(method="ngram", tokens=8, lookup_max=3) if is_on else None
-        spec = EngineSpec(
-            name="ngram" if is_on else "plain",
-            kind="llamacpp",
-            context_tokens=1024,
-            slots=1,
-            speculation=speculation,
+def measure_llamacpp(folder: Path, cores: Cores, size: Size) -> list[Figure]:
+    spec = EngineSpec(name="engine", kind="llamacpp", context_tokens=256, slots=STREAMS)
+    with start_engine(spec, folder, core=cores.server) as engine:
+        return compare_with_gateway("llamacpp", engine, "any", folder / "llamacpp", cores, size)
+
+
+def measure_vllm(data: Path, model: Path | None, folder: Path, cores: Cores, size: Size) -> list[Figure]:
+    if model is None:
+        model = folder / "model"
+        make_tiny_model(model)
+    spec = EngineSpec(
+        name="vllm",
+        kind="vllm",
+        model=str(model),
+        context_tokens=512,
+        slots=STREAMS,
+        arguments={"enforce-eager": True, "dtype": "float32", "kv-cache-memory-bytes": 256 << 20},
+    )
+    with start_engine(spec, folder, python=str(find_python(data)), core=cores.server) as engine:
+        started = Figure(name="vllm_start_s", value=round(engine.start_s, 1), unit="s")
+        return [*compare_with_gateway("vllm", engine, "vllm", folder / "vllm", cores, size), started]
+
+
+def measure_parts(parts: set[str], args: argparse.Namespace, folder: Path) -> list[Figure]:
+    cores = measure.choose_cores(os.sched_getaffinity(0))
+    size = Size(rounds=2, requests=16) if args.quick else Size(rounds=5, requests=48)
+    figures: list[Figure] = []
+    if "start" in parts:
+        figures += measure_start(folder, 2 if args.quick else 5)
+    if "llamacpp" in parts:
+        figures += measure_llamacpp(folder, cores, size)
+    if "ngram" in parts:
+        figures += measure_speculation(folder, cores, 2 if args.quick else 6)
+    if "vllm" in parts and args.data is not None:
+        figures += measure_vllm(
+            args.data, args.vllm_model, folder, cores, Size(rounds=size.rounds, requests=4 * size.requests)
         )
-        messages = [{"role": "user", "content": f"Say this again word for word: {REPEATED}"}]
-        with run_engine(spec, folder) as (url, _):
-            target = Target(urls=(url,), model="any", extra={"ignore_eos": True, "messages": messages})
-            prompts = make_prompts(Wanted(input_tokens=1, output_tokens=64), requests, 1)
-            (level,) = asyncio.run(run_levels(target, [Load(concurrency=1)], prompts, Settings(warm_up=1)))
-            if level.errors:
-                raise BenchError(f"requests failed: {next(iter(level.errors))}")
-            rates[is_on] = [1 / sample.tpot_s for sample in level.samples if sample.tpot_s]
-    return [
-        Figure(name="ngram_off_tokens_per_s", value=round(fmean(rates[False]), 2), unit="1/s"),
-        Figure(name="ngram_on_tokens_per_s", value=round(fmean(rates[True]), 2), unit="1/s"),
-        Figure(name="ngram_speedup", value=round(fmean(rates[True]) / fmean(rates[False]), 3), unit="ratio"),
-    ]
+    return figures
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller runs, to see that they work")
-    parser.add_argument("--only", default="start,llamacpp,ngram,vllm", help="parts, by their names")
-    parser.add_argument("--vllm-python", help="interpreter of an environment that has vLLM")
-    parser.add_argument("--vllm-model", help="folder of a model for it")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, by their names")
+    parser.add_argument("--data", type=Path, help="data folder with an environment of vLLM")
+    parser.add_argument("--vllm-model", type=Path, help="folder of a model for it")
     args = parser.parse_args()
     parts = set(args.only.split(","))
-    rounds, requests = (2, 16) if args.quick else (6, 64)
-    figures: list[Figure] = []
+    if parts - set(PARTS):
+        parser.error(f"the parts are {', '.join(PARTS)}")
     try:
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            if "start" in parts:
-                figures += measure_start(folder, 2 if args.quick else 5)
-            if "llamacpp" in parts:
-                spec = EngineSpec(name="engine", kind="llamacpp", context_tokens=256, slots=STREAMS)
-                with run_engine(spec, folder) as (url, _):
-                    figures += compare_with_gateway("llamacpp", url, "any", folder / "a", rounds, requests)
-            if "ngram" in parts:
-                figures += measure_speculation(folder, 3 if args.quick else 10)
-            if "vllm" in parts and args.vllm_python and args.vllm_model:
-                spec = EngineSpec(
-                    name="vllm", kind="vllm", model=args.vllm_model, context_tokens=256, slots=STREAMS
-                )
-                with run_engine(spec, folder, args.vllm_python) as (url, _):
-                    figures += compare_with_gateway("vllm", url, "vllm", folder / "b", rounds, requests)
+        with tempfile.TemporaryDirectory(prefix="forebay-engines-") as folder:
+            figures = measure_parts(parts, args, Path(folder))
     except BenchError as error:
         return measure.fail(error)
     except ExceptionGroup as group:
