@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from forebay.app.deployer import Deployer
-from forebay.app.deployer_state import STATE_FILE, Attempts, load_state
+from forebay.app.deployer_state import STATE_FILE, Attempts, Move, load_state
 from forebay.app.replica_metrics import DeploymentCollector
 from forebay.engines.deployment import (
     Deployment,
@@ -23,7 +23,7 @@ from forebay.engines.deployment import (
 )
 from forebay.engines.judging import Figures
 from forebay.engines.model import EngineSpec, LauncherError
-from forebay.engines.rollout_state import Told, Turn
+from forebay.engines.rollout_state import Turn
 from forebay.engines.scaling import Demand
 from forebay.testing.clock import VirtualClock
 
@@ -90,6 +90,8 @@ class Scene:
         self.is_known = True
         self.free = True
         self.demand: Demand | None = None
+        self.can_tell = True
+        self.moves: list[Move] = []
         self.told: list[tuple[str, Turn]] = []
         self.published: list[Mapping[str, object]] = []
         self.deployer = self.begin()
@@ -106,8 +108,11 @@ class Scene:
         for each in self.deployer.serving.get("chat", ()):
             self.launcher.deeds.append(f"serve {each.id}")
 
-    async def _tell(self, name: str, told: Told) -> None:
-        self.told.append((name, told.turn))
+    async def _tell(self, move: Move) -> bool:
+        if self.can_tell and move not in self.moves:  # as the audit: once, however often it is asked to
+            self.moves.append(move)
+            self.told.append((move.name, move.told.turn))
+        return self.can_tell
 
     def list_current(self) -> Sequence[Deployment]:
         return self.wanted

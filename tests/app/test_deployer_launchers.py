@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from forebay.app import deployer
+from forebay.app import deployer, deployer_replicas
 from forebay.app.deployer import Deployer
-from forebay.app.deployer_state import Attempts, load_state
+from forebay.app.deployer_state import Attempts, Move, load_state
 from forebay.engines.deployment import (
     Deployment,
     LauncherKind,
@@ -20,7 +20,7 @@ from forebay.engines.deployment import (
 )
 from forebay.engines.judging import Figures
 from forebay.engines.model import EngineSpec, LauncherError
-from forebay.engines.rollout_state import Told
+from forebay.engines.rollout_state import Phase
 from forebay.engines.scaling import Demand
 from forebay.testing.clock import VirtualClock
 
@@ -106,7 +106,8 @@ class Fleet:
 
     async def _publish(self) -> None: ...
 
-    async def _tell(self, name: str, told: Told) -> None: ...
+    async def _tell(self, move: Move) -> bool:
+        return True
 
     def list_current(self) -> Sequence[Deployment]:
         return self.wanted
@@ -183,7 +184,7 @@ def test_a_launcher_that_hangs_holds_up_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     """It is waited for once; what it says at last is taken."""
-    monkeypatch.setattr(deployer, "LIST_S", 0.1)
+    monkeypatch.setattr(deployer_replicas, "LIST_S", 0.1)
     monkeypatch.setattr(deployer, "ACT_S", 0.1)
 
     async def check() -> None:
@@ -204,5 +205,54 @@ def test_a_launcher_that_hangs_holds_up_no_other(
         fleet.ray.goes_on.set()
         await asyncio.sleep(0)
         await fleet.look_until(lambda: len(fleet.ray.replicas) == 1)
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("at", ["preparing", "watching", "replacing"])
+def test_a_candidate_on_a_launcher_that_is_gone_does_not_block_the_way_back(tmp_path: Path, at: str) -> None:
+    async def check() -> None:
+        fleet = Fleet(tmp_path)
+        old, new = deploy("1", LOCAL), deploy("2", RAY)
+        fleet.wanted = [old]
+        await fleet.look_until(lambda: bool(fleet.deployer.serving.get("chat")))
+        fleet.is_busy, fleet.wanted = True, [new]
+
+        def is_there() -> bool:
+            return load_state(tmp_path).kept["chat"].track.phase is Phase(at)
+
+        await fleet.look_until(is_there)
+        fleet.ray.is_away = True
+        for _ in range(3):
+            await fleet.deployer.look()
+        assert is_there(), "what nobody can tell changes nothing while it is what is wanted"
+        assert "it is away" in fleet.deployer.statuses()["chat"].message
+        fleet.wanted, fleet.is_busy = [old], False
+        await fleet.look_until(
+            lambda: (
+                [each.version for each in fleet.deployer.serving["chat"]] == ["1"]
+                and load_state(tmp_path).kept["chat"].track.candidate is None
+            )
+        )
+        assert len(fleet.local.replicas) == 1
+        fleet.ray.is_away = False
+        await fleet.look_until(lambda: not fleet.ray.replicas)
+
+    asyncio.run(check())
+
+
+def test_a_serving_launcher_that_is_gone_does_not_block_the_way_to_another(tmp_path: Path) -> None:
+    async def check() -> None:
+        fleet = Fleet(tmp_path)
+        fleet.wanted = [deploy("1", RAY)]
+        await fleet.look_until(lambda: bool(fleet.deployer.serving.get("chat")))
+        fleet.ray.is_away, fleet.wanted = True, [deploy("1", LOCAL)]
+        await fleet.look_until(lambda: load_state(tmp_path).kept["chat"].track.candidate is not None)
+        await fleet.look_until(lambda: load_state(tmp_path).kept["chat"].track.candidate is None)
+        assert fleet.deployer.serving["chat"]
+        fleet.begin()
+        fleet.ray.is_away = False
+        await fleet.look_until(lambda: not fleet.ray.replicas)
+        assert len(fleet.local.replicas) == 1
 
     asyncio.run(check())

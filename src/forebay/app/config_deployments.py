@@ -36,7 +36,7 @@ from forebay.app.config_values import (
     Weights,
 )
 from forebay.core.routes import Endpoint
-from forebay.engines.deployment import LauncherKind, Strategy
+from forebay.engines.deployment import LauncherKind, Strategy, Unseen
 from forebay.engines.model import Argument
 
 OWN_WEIGHTS: Final = "minilm"
@@ -207,6 +207,11 @@ class RolloutConfig(Section):
     step_s: SecondsOrZero = Field(default=60.0, description="Seconds that each step lasts at least.")
     requests_min: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = Field(
         default=20, description="Requests that the new replicas have answered in a step before it is judged."
+    )
+    unseen: Unseen = Field(
+        default=Unseen.PASS,
+        description="What becomes of a step for which fewer came: after five times `step_s`, `pass` goes "
+        "on, and `forebay deployments` and the audit say so; `wait` waits for them.",
     )
     error_share_max: Annotated[StrictFloat, Field(ge=0, le=1, allow_inf_nan=False)] = Field(
         default=0.02,

@@ -15,7 +15,18 @@ from typing import Final, Protocol
 
 import msgspec
 
-from forebay.app.deployer_state import Attempts, DeployerState, Kept, load_state, name_serving, save_state
+from forebay.app.deployer_replicas import Sightings
+from forebay.app.deployer_state import (
+    UNTOLD_MAX,
+    Attempts,
+    DeployerState,
+    Kept,
+    Move,
+    name_serving,
+    recall_replica,
+    restore_state,
+    save_state,
+)
 from forebay.core.clock import Clock
 from forebay.engines.deployment import (
     Deployment,
@@ -30,12 +41,11 @@ from forebay.engines.deployment import (
 from forebay.engines.judging import Figures
 from forebay.engines.model import LauncherError
 from forebay.engines.rollout import decide
-from forebay.engines.rollout_state import Decision, Start, Stop, Told, Track, World
+from forebay.engines.rollout_state import Decision, Start, Stop, Track, World
 from forebay.engines.rollout_view import describe
 from forebay.engines.scaling import Demand, Scale, rescale
 
 LOOK_S: Final = 0.5
-LIST_S: Final = 10.0  #: that a look waits for a launcher to tell what runs
 ACT_S: Final = 10.0  #: that a launcher may take to take a wish in
 
 Serving = Mapping[str, tuple[ServingReplica, ...]]
@@ -86,12 +96,10 @@ class Deployer:
         run: the folder `run` of the data folder.
         clock: for times that outlive this process.
         publish: has `serving` take effect; must not raise.
-        tell: keeps a move for the audit; must not raise.
+        tell: keeps a move for the audit, once however often it is asked to, and says whether; must not raise.
 
     Attributes:
         serving: the replicas that callers' requests may be sent to, by deployment; another object each time.
-        errors: of launchers that could not be asked, by kind.
-        exits: how often replicas ended by themselves since this process began, by deployment and reason.
     """
 
     def __init__(
@@ -103,19 +111,33 @@ class Deployer:
         run: Path,
         clock: Clock,
         publish: Callable[[], Awaitable[None]],
-        tell: Callable[[str, Told], Awaitable[None]],
+        tell: Callable[[Move], Awaitable[bool]],
     ) -> None:
         self._store, self._launchers, self._facts = store, launchers, facts
         self._run, self._clock, self._publish, self._tell = run, clock, publish, tell
-        self._kept = dict(_restore(run).kept)
+        restored = restore_state(run)
+        self._kept = dict(restored.kept)
+        self._untold = restored.untold
         self._saved: DeployerState | None = None
-        self._listed: dict[LauncherKind, tuple[ReplicaStatus, ...]] = {}
-        self._asked: dict[LauncherKind, asyncio.Task[Sequence[ReplicaStatus]]] = {}  # at most one of each
+        self._began_s = clock.wall_ns() / 1e9
+        self._sightings = Sightings(launchers)
         self._statuses: dict[str, DeploymentStatus] = {}
-        self.errors: dict[LauncherKind, str] = {}
-        self.exits: Counter[tuple[str, ExitReason]] = Counter()
-        self._ends: dict[str, int] = {}  # of each replica, how often it ended by itself
         self.serving: Serving = self._list_serving()
+
+    @property
+    def errors(self) -> Mapping[LauncherKind, str]:
+        """Of launchers that could not be asked."""
+        return self._sightings.errors
+
+    @property
+    def exits(self) -> Counter[tuple[str, ExitReason]]:
+        """How often replicas ended by themselves since this process began, by deployment and reason."""
+        return self._sightings.exits
+
+    def recall(self, name: str) -> Deployment | None:
+        """What was asked for last of a deployment, as far as it is remembered."""
+        kept = self._kept.get(name)
+        return None if kept is None else kept.track.candidate or kept.track.serving
 
     def statuses(self) -> Mapping[str, DeploymentStatus]:
         """By the deployment's name, as of the last look."""
@@ -135,9 +157,7 @@ class Deployer:
                 await self.look()
                 await asyncio.sleep(LOOK_S)
         finally:
-            for task in self._asked.values():
-                task.cancel()
-            await asyncio.gather(*self._asked.values(), return_exceptions=True)
+            await self._sightings.close()
             for launcher in self._launchers.values():
                 await launcher.close()
 
@@ -153,19 +173,18 @@ class Deployer:
             return
         wanted = {each.name: each for each in self._store.list_current()}
         self._facts.observe()
-        await self._list_replicas(self._find_kinds(wanted.values()))
+        await self._sightings.list_replicas(self._find_kinds(wanted.values()))
         decisions: dict[str, Decision] = {}
-        names = {*wanted, *self._kept, *(each.deployment for each in self._all_replicas())}
+        names = {*wanted, *self._kept, *(each.deployment for each in self._sightings.all)}
         for name in sorted(names):
             decisions[name] = await self._decide(name, wanted.get(name))
+            self._note_moves(name, decisions[name])
         if not self._save():
             return  # nothing may follow from what might be forgotten
         await self._publish_serving()
         silent: set[LauncherKind] = set()
-        for name, decision in decisions.items():
-            for told in decision.told:
-                logger.info("%s: %s: %s (%s)", name, told.turn.value, told.message, told.revision)
-                await self._tell(name, told)
+        await self._tell_moves()
+        for decision in decisions.values():
             for action in decision.actions:
                 await self._act(decision.track, action, silent)
         self._forget(wanted)
@@ -177,66 +196,13 @@ class Deployer:
         kept = (kind for each in self._kept.values() for kind in (*each.launchers, *_name_kinds(each.track)))
         return frozenset((LauncherKind.LOCAL, *(each.launcher for each in wanted), *kept))
 
-    async def _list_replicas(self, kinds: frozenset[LauncherKind]) -> None:
-        """Of each launcher; one that can't be asked is left out, and nothing is done with its replicas."""
-        self._listed = {kind: listed for kind, listed in self._listed.items() if kind in kinds}
-        await asyncio.gather(
-            *(self._ask(kind, each) for kind, each in self._launchers.items() if kind in kinds)
-        )
-        self._count_exits()
-
-    async def _ask(self, kind: LauncherKind, launcher: Launcher) -> None:
-        """One that was silent the last time is not waited for again: its answer is taken when it comes."""
-        task = self._asked.get(kind)
-        patience_s = LIST_S if task is None else 0.0
-        if task is None:
-            task = self._asked[kind] = asyncio.ensure_future(launcher.list())
-        await asyncio.wait({task}, timeout=patience_s)
-        if not task.done():
-            self._note_error(kind, f"no answer within {LIST_S:g} s")
-            return
-        del self._asked[kind]
-        try:
-            self._listed[kind] = tuple(task.result())
-        except LauncherError as error:
-            self._note_error(kind, error.message)
-        else:
-            self.errors.pop(kind, None)
-
-    def _count_exits(self) -> None:
-        ends: dict[str, int] = {}
-        for status in self._all_replicas():
-            is_down = status.state in (ReplicaState.BACKOFF, ReplicaState.REFUSED)
-            ends[status.id] = status.restarts + is_down
-            # What ended before this process began was counted by the one before.
-            new = ends[status.id] - self._ends.get(status.id, status.restarts)
-            if new > 0:
-                self.exits[status.deployment, status.reason] += new
-                logger.warning("%s ended by itself (%s): %s", status.id, status.reason.value, status.message)
-        self._ends = ends
-
-    def _note_error(self, kind: LauncherKind, words: str) -> None:
-        if self.errors.get(kind) != words:
-            logger.warning("replicas of %s can't be listed: %s", kind.value, words)
-        self.errors[kind] = words
-        self._listed.pop(kind, None)
-
-    def _all_replicas(self) -> Sequence[ReplicaStatus]:
-        return [status for listed in self._listed.values() for status in listed]
-
-    def _find_replicas(self, name: str, kinds: frozenset[LauncherKind]) -> tuple[ReplicaStatus, ...] | None:
-        """None where a launcher that may run some of it could not be asked."""
-        if not kinds <= self._listed.keys():
-            return None
-        return tuple(each for each in self._all_replicas() if each.deployment == name)
-
     # --- one deployment -------------------------------------------------------------------------------------
 
     async def _decide(self, name: str, wanted: Deployment | None) -> Decision:
         kept = self._kept.get(name) or Kept(track=Track(name=name), scale=Scale(count=_count_first(wanted)))
         before = kept.track
         kinds = frozenset((*((wanted.launcher,) if wanted else ()), *_name_kinds(before)))
-        replicas = self._find_replicas(name, kinds)
+        replicas = self._find_replicas(kept, wanted, kinds)
         now_s = self._clock.wall_ns() / 1e9
         scale = await self._rescale(kept.scale, wanted, replicas, now_s)
         leaving = [each for each in replicas or () if each.id in before.leaving]
@@ -246,6 +212,7 @@ class Deployer:
             figures=await self._measure(kept, replicas or ()),
             count=scale.count,
             now_s=now_s,
+            watched_since_s=self._began_s,
         )
         decision = decide(before, wanted, world)
         counted = kept.counted
@@ -259,28 +226,42 @@ class Deployer:
             counted={id: counted.get(id, (0, 0)) for id in {each.id for each in replicas or ()}},
             launchers=self._find_launchers(name, kept, {*kinds, *_name_kinds(decision.track)}),
         )
-        status = describe(decision.track, wanted, replicas or (), scale.count)
-        if replicas is None:
-            status = msgspec.structs.replace(status, message=self._explain_blindness(kinds))
+        status = describe(decision.track, wanted, replicas or (), scale.count, decision.waits)
+        if not kinds <= self._sightings.seen:
+            known = "" if replicas is None else status.message
+            message = "; ".join(filter(None, (known, self._sightings.explain(kinds))))
+            status = msgspec.structs.replace(status, message=message)
         self._statuses[name] = status
         return decision
+
+    def _find_replicas(
+        self, kept: Kept, wanted: Deployment | None, kinds: frozenset[LauncherKind]
+    ) -> tuple[ReplicaStatus, ...] | None:
+        """None where a launcher that may run some of it could not be asked, and what is wanted depends on it.
+
+        Where something else is wanted, a launcher that is gone must not stand in the way: what it had ready
+        is taken to be so still, and ends there when it is back.
+        """
+        seen, track = self._sightings.seen, kept.track
+        replicas = self._sightings.list_of(track.name)
+        if kinds <= seen:
+            return replicas
+        if wanted is None or wanted.launcher not in seen:
+            return None
+        blind = {
+            each.revision
+            for each in (track.serving, track.candidate)
+            if each is not None and each.launcher not in seen
+        }
+        left = (each for each in kept.serving if each.revision in blind)
+        return (*replicas, *(recall_replica(track.name, each) for each in left))
 
     def _find_launchers(
         self, name: str, kept: Kept, named: Collection[LauncherKind]
     ) -> tuple[LauncherKind, ...]:
         """Those that are named, and of earlier ones those that have something of it left, or may."""
-        left = {
-            kind
-            for kind in kept.launchers
-            if kind not in self._listed or any(each.deployment == name for each in self._listed[kind])
-        }
+        left = {kind for kind in kept.launchers if self._sightings.has(kind, name)}
         return tuple(sorted({*named, *left}))
-
-    def _explain_blindness(self, kinds: frozenset[LauncherKind]) -> str:
-        kind = min(kinds - self._listed.keys())
-        if kind not in self._launchers:
-            return f"there is no launcher {kind.value} here: see `launchers` in forebay.yaml"
-        return f"{kind.value} can't be asked what runs: {self.errors.get(kind, 'it was not asked yet')}"
 
     async def _rescale(
         self,
@@ -316,7 +297,7 @@ class Deployer:
     # --- what follows ---------------------------------------------------------------------------------------
 
     def _save(self) -> bool:
-        state = DeployerState(kept=dict(self._kept))
+        state = DeployerState(kept=dict(self._kept), untold=self._untold)
         if state == self._saved:
             return True
         try:
@@ -326,6 +307,21 @@ class Deployer:
             return False
         self._saved = state
         return True
+
+    def _note_moves(self, name: str, decision: Decision) -> None:
+        """Saved with what follows from them, and told from there: none is lost, and none is told twice."""
+        if not decision.told:
+            return
+        at_s = decision.track.since_s
+        moves = tuple(Move(name=name, told=told, at_s=at_s) for told in decision.told)
+        self._untold = (*self._untold, *moves)[-UNTOLD_MAX:]
+        for told in decision.told:
+            logger.info("%s: %s: %s (%s)", name, told.turn.value, told.message, told.revision)
+
+    async def _tell_moves(self) -> None:
+        """What can't be told now is with the next look."""
+        while self._untold and await self._tell(self._untold[0]):
+            self._untold = self._untold[1:]
 
     def _list_serving(self) -> Serving:
         return {name: kept.serving for name, kept in self._kept.items()}
@@ -347,12 +343,10 @@ class Deployer:
                 }
                 kinds = [revisions[replica.revision]]
             case Stop(id):
-                kinds = [
-                    kind for kind, listed in self._listed.items() if any(each.id == id for each in listed)
-                ]
+                kinds = self._sightings.find_kinds(id)
         for kind in kinds:
             launcher = self._launchers.get(kind)
-            if launcher is None or kind in silent:
+            if launcher is None or kind in silent or kind not in self._sightings.seen:
                 continue
             try:
                 async with asyncio.timeout(ACT_S):
@@ -369,12 +363,13 @@ class Deployer:
 
     def _forget(self, wanted: Mapping[str, Deployment]) -> None:
         """What is asked for no more, once nothing of it is left."""
-        there = {each.deployment for each in self._all_replicas()}
+        there = {each.deployment for each in self._sightings.all}
         for name in [name for name in self._kept if name not in wanted and name not in there]:
             kinds = {kind for kind in self._kept[name].launchers if kind in self._launchers}
-            if kinds <= self._listed.keys():
+            if kinds <= self._sightings.seen:
                 del self._kept[name]
                 self._statuses.pop(name, None)
+                self._sightings.forget(name)
         for name in [name for name in self._statuses if name not in self._kept]:
             del self._statuses[name]
 
@@ -385,11 +380,3 @@ def _name_kinds(track: Track) -> tuple[LauncherKind, ...]:
 
 def _count_first(wanted: Deployment | None) -> int:
     return wanted.replicas_min if wanted else 0
-
-
-def _restore(run: Path) -> DeployerState:
-    try:
-        return load_state(run)
-    except (OSError, msgspec.MsgspecError) as error:
-        logger.error("how far deployments are is forgotten: %s", error)
-        return DeployerState()

@@ -11,7 +11,9 @@ from forebay.app.config import Config
 from forebay.app.config_expand import Serving
 from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
 from forebay.app.deployer import Deployer
+from forebay.app.deployer_audit import tell_move
 from forebay.app.deployer_facts import DeployerFacts
+from forebay.app.deployer_state import Move
 from forebay.app.deployment_repo import DeploymentRepo
 from forebay.app.deployment_store import DeploymentStore
 from forebay.app.effective_config import EffectiveConfig
@@ -20,10 +22,7 @@ from forebay.app.launchers import open_launchers
 from forebay.app.replica_metrics import DeploymentCollector
 from forebay.core.clock import Clock
 from forebay.engines.deployment import Launcher, LauncherKind
-from forebay.engines.rollout_state import Told
 from forebay.gateway.policy.news import News
-from forebay.gateway.repo_audit import Change, append_audit
-from forebay.gateway.tenancy import FOREBAY
 from forebay.store.database import Database
 from forebay.store.errors import StoreError
 
@@ -54,6 +53,7 @@ class DeployerParts:
         self.effective = EffectiveConfig(self.store, self._get_serving)
         self._deployer: Deployer | None = None
         self._plane: ControlPlane | None = None
+        self._is_untold = False  #: something that the audit is to hold
 
     @property
     def deployer(self) -> Deployer:
@@ -82,6 +82,7 @@ class DeployerParts:
             publish=self._publish,
             tell=self._tell,
         )
+        self.store.recall = self._deployer.recall
 
     @property
     def collector(self) -> DeploymentCollector:
@@ -108,15 +109,14 @@ class DeployerParts:
         except SnapshotUnwritable as error:
             logger.error("what serves could not be told, and is as soon as it can be: %s", error.message)
 
-    async def _tell(self, name: str, told: Told) -> None:
-        after = {"revision": told.revision, "reason": told.message}
-        change = Change(action=f"deployment.rollout_{told.turn.value}", subject=name, after=after)
-
-        def append() -> None:
-            with self._database.begin() as connection:
-                append_audit(connection, FOREBAY, change, self._clock.wall_ns())
-
+    async def _tell(self, move: Move) -> bool:
         try:
-            await asyncio.to_thread(append)
+            await asyncio.to_thread(tell_move, self._database, move)
         except StoreError as error:
-            logger.error("the audit does not hold that %s was %s: %s", name, told.turn.value, error)
+            if not self._is_untold:
+                words = move.name, move.told.turn.value, error
+                logger.error("the audit does not hold yet that %s was %s: %s", *words)
+            self._is_untold = True
+            return False
+        self._is_untold = False
+        return True

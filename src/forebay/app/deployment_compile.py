@@ -97,6 +97,7 @@ def _compile_rollout(rollout: RolloutConfig) -> Rollout:
         steps=rollout.steps,
         step_s=rollout.step_s,
         requests_min=rollout.requests_min,
+        unseen=rollout.unseen,
         error_share_max=rollout.error_share_max,
         latency_ratio_max=rollout.latency_ratio_max,
         ready_timeout_s=rollout.ready_timeout_s,

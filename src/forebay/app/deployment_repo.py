@@ -29,6 +29,8 @@ from forebay.store.database import Database
 HISTORY_MAX: Final = 100
 DEPLOYMENTS_MAX: Final = 500
 MANIFEST_MAX_BYTES: Final = 64 * 1024
+DELETED_MAX: Final = 1000  #: names that are gone and whose history is kept; the oldest goes first
+DAMAGED: Final = "(damaged)"  #: the key of what can't be read: no manifest has it
 
 
 class DeploymentRepo:
@@ -37,6 +39,7 @@ class DeploymentRepo:
     Args:
         history_max: generations of a name that are kept.
         deployments_max: how many there may be.
+        deleted_max: names that are gone and whose history is kept.
     """
 
     def __init__(
@@ -46,7 +49,9 @@ class DeploymentRepo:
         *,
         history_max: int = HISTORY_MAX,
         deployments_max: int = DEPLOYMENTS_MAX,
+        deleted_max: int = DELETED_MAX,
     ) -> None:
+        self._deleted_max = deleted_max
         self._database = database
         self._clock = clock
         self._history_max = history_max
@@ -106,6 +111,7 @@ class DeploymentRepo:
             record = self._insert(connection, name, last.generation, None, actor, "")
             change = Change(action="deployment.delete", subject=name, before=_describe(last))
             append_audit(connection, actor, change, record.at_ns)
+            _drop_histories(connection, self._deleted_max)
         return record
 
     def roll_back(
@@ -240,6 +246,14 @@ def _list_current(connection: Connection) -> tuple[DeploymentRecord, ...]:
     return tuple(sorted(found, key=lambda record: record.name))  # databases sort by rules of their own
 
 
+def _drop_histories(connection: Connection, deleted_max: int) -> None:
+    """Of the names that were deleted first: names that come and go must not add up."""
+    gone = _select_last().where(manifests.c.manifest.is_(None)).order_by(manifests.c.id.desc())
+    names = [row["name"] for row in connection.execute(gone.offset(deleted_max)).mappings()]
+    if names:
+        connection.execute(delete(manifests).where(manifests.c.name.in_(names)))
+
+
 def _find_last(connection: Connection, name: str) -> DeploymentRecord | None:
     """None where there is none, or it was deleted."""
     query = select(manifests).where(manifests.c.name == name).order_by(manifests.c.generation.desc()).limit(1)
@@ -302,6 +316,14 @@ def _explain_absence(name: str) -> DeploymentNotFound:
     )
 
 
+def _decode(manifest: str) -> Manifest:
+    """What is no JSON any more says nothing, and is told as such by whoever reads it."""
+    try:
+        return msgspec.json.decode(manifest, type=dict[str, object])
+    except msgspec.MsgspecError as error:
+        return {DAMAGED: str(error)}
+
+
 def _describe(record: DeploymentRecord) -> dict[str, object]:
     """For the audit."""
     return {"generation": record.generation, "manifest": record.manifest}
@@ -312,7 +334,7 @@ def _make_record(row: RowMapping) -> DeploymentRecord:
     return DeploymentRecord(
         name=row["name"],
         generation=row["generation"],
-        manifest=None if manifest is None else msgspec.json.decode(manifest, type=dict[str, object]),
+        manifest=None if manifest is None else _decode(manifest),
         at_ns=row["at_ns"],
         actor=Actor(id=row["actor_id"], name=row["actor_name"], issuer=row["actor_issuer"]),
         note=row["note"],

@@ -34,12 +34,14 @@ class DeploymentStore:
         changed: set after each change; whoever waits for it clears it before looking.
         is_known: whether it has looked at all: until then nobody may take what it lists for all there is.
         problems: why some of what was applied does not run, for people.
+        recall: what was asked for last of a deployment whose manifest can't be read.
     """
 
     def __init__(self, repo: DeploymentRepo | None, get_config: Callable[[], Config]) -> None:
         self.changed = asyncio.Event()
         self.is_known = False
         self.problems: tuple[str, ...] = ()
+        self.recall: Callable[[str], Deployment | None] = lambda name: None
         self._repo = repo
         self._get_config = get_config
         self._polling = asyncio.Lock()  # what was read first must not take the place of what was read later
@@ -90,6 +92,7 @@ class DeploymentStore:
         self.is_known = self.is_known or self._repo is None
         manifests, self.problems = merge_manifests(config, self._records)
         current, waiting = await asyncio.to_thread(_compile, manifests, config)
+        current = self._keep_unreadable(current, config)
         self._waits, self.problems = bool(waiting), (*self.problems, *waiting)
         endpoints = {name: list_endpoints(each) for name, each in manifests.items()}
         if current == self._current and endpoints == self._endpoints:
@@ -97,6 +100,13 @@ class DeploymentStore:
         self._current, self._endpoints = current, endpoints
         self.changed.set()
         return True
+
+    def _keep_unreadable(self, current: Sequence[Deployment], config: Config) -> tuple[Deployment, ...]:
+        """What can't be read is not what nobody wants: it runs on as it was asked for last."""
+        known = {*(each.name for each in current), *config.deployments}
+        unread = (record.name for record in self._records if record.name not in known)
+        kept = filter(None, map(self.recall, unread))
+        return tuple(sorted((*current, *kept), key=lambda each: each.name))
 
     def _read(self) -> tuple[DeploymentRecord, ...] | None:
         """None where nothing has changed."""
@@ -141,7 +151,7 @@ def merge_manifests(
             where = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
             problems.append(
                 f"deployment {record.name} was applied with another version of Forebay, which this one can't "
-                f"take ({where}): apply it anew"
+                f"take ({where}): what runs of it goes on; apply it anew"
             )
     return manifests, tuple(problems)
 

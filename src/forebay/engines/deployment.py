@@ -42,6 +42,13 @@ class Strategy(StrEnum):
     BLUE_GREEN = "blue-green"  #: all of them get ready, then they get everything at once
 
 
+class Unseen(StrEnum):
+    """What becomes of a step for which too few requests came."""
+
+    PASS = "pass"  #: after a while it is passed, and that is told
+    WAIT = "wait"  #: it lasts until there were enough
+
+
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     """How a change is made, and what stops it."""
 
@@ -49,6 +56,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[float, ...] = (0.05, 0.25, 0.5)  #: shares of the new revision before all, rising
     step_s: float = 60.0  #: each step lasts at least so long
     requests_min: int = 20  #: that the new revision must have answered in a step before it is judged
+    unseen: Unseen = Unseen.PASS
     error_share_max: float = 0.02  #: of its requests, beyond what the old revision has
     latency_ratio_max: float = 1.5  #: its time to first token against the old revision's, at the median
     ready_timeout_s: float = 900.0  #: for the new revision's replicas to get ready; then it is stopped

@@ -3,12 +3,13 @@
 Good needs time and requests; bad is told as soon as it is certain.  What is not known is neither.
 """
 
+import math
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
-from forebay.engines.deployment import Rollout
+from forebay.engines.deployment import Rollout, Unseen
 
 FAILURES_MIN: Final = 3  #: fewer say nothing
 SAMPLES_MIN: Final = 5  #: of times, on either side
@@ -40,6 +41,7 @@ class Verdict(StrEnum):
 class Judgement(msgspec.Struct, frozen=True):
     verdict: Verdict
     reason: str  #: one line for people
+    is_unseen: bool = False  #: it is good for nothing was seen of it, or too little
 
 
 def judge(new: Figures, old: Figures, rollout: Rollout, step_age_s: float) -> Judgement:
@@ -53,17 +55,24 @@ def judge(new: Figures, old: Figures, rollout: Rollout, step_age_s: float) -> Ju
         )
     if slowness := _find_slowness(new, old, rollout, SAMPLES_CERTAIN):
         return Judgement(Verdict.BAD, slowness)
+    is_unseen = new.requests < rollout.requests_min
+    answered = f"{new.requests} of {rollout.requests_min} requests have been answered"
     if step_age_s < rollout.step_s:
-        return Judgement(Verdict.OPEN, f"the step lasts {rollout.step_s:g} s")
-    if new.requests < rollout.requests_min and step_age_s < PATIENCE * rollout.step_s:
-        return Judgement(
-            Verdict.OPEN, f"{new.requests} of {rollout.requests_min} requests have been answered"
-        )
+        left_s = math.ceil(rollout.step_s - step_age_s)
+        words = f"for {left_s} s more at least"
+        return Judgement(Verdict.OPEN, f"{words}, {answered}" if is_unseen else words)
+    if is_unseen and rollout.unseen is Unseen.WAIT:
+        return Judgement(Verdict.OPEN, f"{answered}, and it waits for them (rollout.unseen)")
+    if is_unseen and step_age_s < PATIENCE * rollout.step_s:
+        left_s = math.ceil(PATIENCE * rollout.step_s - step_age_s)
+        return Judgement(Verdict.OPEN, f"{answered}; in {left_s} s fewer are enough")
     if new.failed_share > allowed:
         return Judgement(Verdict.BAD, f"{new.failed} of its {new.requests} attempts failed")
     if slowness := _find_slowness(new, old, rollout, SAMPLES_MIN):
         return Judgement(Verdict.BAD, slowness)
-    return Judgement(Verdict.GOOD, f"{new.requests} requests, {new.failed} failed")
+    count = f"{new.requests} of {rollout.requests_min}" if is_unseen else f"{new.requests}"
+    words = "passed by time alone: " if is_unseen else ""
+    return Judgement(Verdict.GOOD, f"{words}{count} requests, {new.failed} failed", is_unseen)
 
 
 def _find_slowness(new: Figures, old: Figures, rollout: Rollout, samples: int) -> str:

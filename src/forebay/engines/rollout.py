@@ -11,13 +11,14 @@ ready; to go back from there is the same the other way round.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from forebay.engines.deployment import Deployment, Replica, ReplicaState, ReplicaStatus, Strategy
+from forebay.engines.deployment import Deployment, Replica, ReplicaState, Strategy
 from forebay.engines.judging import Figures, Judgement, Verdict, judge
+from forebay.engines.rollout_replicas import find_strangers, list_replaced, pick, pick_old, rank
 from forebay.engines.rollout_state import (
     MOVES,
     Decision,
@@ -42,12 +43,14 @@ def decide(track: Track, wanted: Deployment | None, world: World) -> Decision:
     if world.replicas is None:
         return Decision(track=track, serving=None)
     told: list[Told] = []
+    is_new = track.serving is None
     track = _refresh(_bound_times(track, world.now_s), wanted)
+    track = find_strangers(track, world, is_new=is_new)
     for _ in range(TURNS_MAX):
         turn = _find_turn(track, wanted, world)
         if turn is None:
             break
-        track, move = _move(track, wanted, turn, world.now_s)
+        track, move = _move(_note_unseen(track, turn[0], world), wanted, turn, world.now_s)
         told.append(move)
     track, starts = _staff(track, wanted, world)
     stops = _list_stops(track, world)
@@ -56,7 +59,11 @@ def decide(track: Track, wanted: Deployment | None, world: World) -> Decision:
         track, leaving={id: since for id, since in track.leaving.items() if id in known}
     )
     return Decision(
-        track=track, serving=_list_serving(track, world), actions=(*starts, *stops), told=tuple(told)
+        track=track,
+        serving=_list_serving(track, world),
+        actions=(*starts, *stops),
+        told=tuple(told),
+        waits=_explain_wait(track, world),
     )
 
 
@@ -123,9 +130,9 @@ def _find_turn(track: Track, wanted: Deployment | None, world: World) -> tuple[T
 def _find_progress(
     track: Track, serving: Deployment, candidate: Deployment, world: World
 ) -> tuple[Turn, str] | None:
-    ready = len(_pick(world, candidate.revision, track.leaving, {ReplicaState.READY}))
+    ready = len(pick(world, candidate.revision, track.leaving, {ReplicaState.READY}))
     if track.phase is Phase.PREPARING:
-        if track.is_trusted or not _pick(world, serving.revision, track.leaving, {ReplicaState.READY}):
+        if track.is_trusted or not pick_old(track, serving, world):
             # There is nothing to compare it with, or no need to.
             return (Turn.TRUSTED, f"{ready} of its replicas are ready") if ready else None
         if ready < _count_candidates(track, candidate, world):
@@ -142,13 +149,40 @@ def _find_end(
     track: Track, serving: Deployment, candidate: Deployment, world: World, *, is_third: bool
 ) -> tuple[Turn, str] | None:
     """Of `replacing`.  `is_third`: neither of the two is asked for by now."""
-    ready = _pick(world, candidate.revision, track.leaving, {ReplicaState.READY})
-    before = _pick(world, serving.revision, track.leaving)
+    ready = pick(world, candidate.revision, track.leaving, {ReplicaState.READY})
+    before = pick(world, serving.revision, track.leaving)
     if is_third and not ready and all(each.state is not ReplicaState.READY for each in before):
         return Turn.DONE, f"neither revision {serving.revision} nor {candidate.revision} serves"
     if len(ready) < min(world.count, 1) or any(each.state is not ReplicaState.REFUSED for each in before):
         return None
     return Turn.DONE, f"revision {candidate.revision} serves alone"
+
+
+def _note_unseen(track: Track, turn: Turn, world: World) -> Track:
+    """Remembers a step that is passed with too few requests: people are to know it."""
+    if turn not in (Turn.PASSED, Turn.PROVEN) or track.candidate is None:
+        return track
+    judged = _judge(track, track.candidate, world)
+    if not judged.is_unseen:
+        return track
+    return msgspec.structs.replace(track, unseen=(*track.unseen, f"at {track.share:.0%} {judged.reason}"))
+
+
+def _explain_wait(track: Track, world: World) -> str:
+    candidate, serving = track.candidate, track.serving
+    if candidate is None or serving is None:
+        return ""
+    ready = len(pick(world, candidate.revision, track.leaving, {ReplicaState.READY}))
+    if track.phase is Phase.WATCHING:
+        return _judge(track, candidate, world).reason
+    needed = _count_candidates(track, candidate, world)
+    left_s = math.ceil(track.since_s + candidate.rollout.ready_timeout_s - world.now_s)
+    words = f"{ready} of {needed} replicas are ready"
+    if ready < needed and left_s > 0:
+        words += f", for {left_s} s at most"
+    if track.phase is Phase.REPLACING:
+        words += f", {len(pick(world, serving.revision, track.leaving))} of {serving.revision} are left"
+    return words
 
 
 def _judge(track: Track, candidate: Deployment, world: World) -> Judgement:
@@ -157,14 +191,15 @@ def _judge(track: Track, candidate: Deployment, world: World) -> Judgement:
     if new is None:  # nobody could count: that is no answer
         return Judgement(Verdict.OPEN, "its figures are not known")
     old = world.figures.get(track.serving.revision, Figures())
-    return judge(new, old, candidate.rollout, world.now_s - track.since_s)
+    age_s = world.now_s - max(track.since_s, min(world.watched_since_s, world.now_s))
+    return judge(new, old, candidate.rollout, age_s)
 
 
 def _find_failure(track: Track, candidate: Deployment, world: World) -> str:
     """Why the candidate can't go on; empty where it can."""
     crashes_max = 1 if track.phase is Phase.WATCHING else CRASHES_MAX
     pending = ""
-    for status in _pick(world, candidate.revision, track.leaving):
+    for status in pick(world, candidate.revision, track.leaving):
         words = f": {status.message}" if status.message else ""
         if status.state is ReplicaState.REFUSED:
             return f"replica {status.id} refuses to start{words}"
@@ -204,6 +239,7 @@ def _move(
                 is_trusted=is_trusted,
                 began_s=now_s,
                 stopped="",
+                unseen=(),
             )
         case Turn.PREPARED:
             track = change(track, share=list_shares(candidate)[track.step])
@@ -255,11 +291,12 @@ def _staff(track: Track, wanted: Deployment | None, world: World) -> tuple[Track
     plan = _plan_staff(track, wanted, world)
     assert world.replicas is not None
     for status in world.replicas:
-        if status.revision not in plan:
+        if status.revision not in plan and status.revision not in track.found:
             leaving.setdefault(status.id, world.now_s)
+    leaving |= dict.fromkeys(list_replaced(track, world), world.now_s)
     for revision, (deployment, count) in plan.items():
-        there = _pick(world, revision, leaving)
-        for status in sorted(there, key=_rank)[count:]:
+        there = pick(world, revision, leaving)
+        for status in sorted(there, key=rank)[count:]:
             leaving[status.id] = world.now_s
         taken = {status.index for status in world.replicas if status.revision == revision}
         waits = sum(status.state is ReplicaState.PENDING for status in there)
@@ -293,17 +330,11 @@ def _plan_staff(
     new = _count_candidates(track, candidate, world)
     old = world.count
     if track.phase is Phase.REPLACING:
-        ready = len(_pick(world, candidate.revision, track.leaving, {ReplicaState.READY}))
+        ready = len(pick(world, candidate.revision, track.leaving, {ReplicaState.READY}))
         # For each new one that is ready, one old one may go: together there are never fewer.
-        old = max(0, world.count - ready) if ready else len(_pick(world, serving.revision, track.leaving))
+        old = max(0, world.count - ready) if ready else len(pick(world, serving.revision, track.leaving))
         new = max(new, min(ready, world.count))
     return {serving.revision: (serving, old), candidate.revision: (candidate, new)}
-
-
-def _rank(status: ReplicaStatus) -> tuple[bool, bool, int]:
-    """Who stays: what is ready, then what was there first."""
-    is_ready = status.state is ReplicaState.READY
-    return not is_ready, status.state is not ReplicaState.STARTING, status.index
 
 
 def _list_stops(track: Track, world: World) -> Iterable[Stop]:
@@ -317,31 +348,17 @@ def _list_stops(track: Track, world: World) -> Iterable[Stop]:
             yield Stop(status.id)
 
 
-def _pick(
-    world: World, revision: str, leaving: Collection[str], states: Collection[ReplicaState] | None = None
-) -> Sequence[ReplicaStatus]:
-    """The replicas of a revision that are to stay, in any state or in one of these."""
-    ended = (ReplicaState.STOPPING, ReplicaState.STOPPED)
-    return [
-        status
-        for status in world.replicas or ()
-        if status.revision == revision
-        and status.id not in leaving
-        and (status.state in states if states is not None else status.state not in ended)
-    ]
-
-
 # --- what serves --------------------------------------------------------------------------------------------
 
 
 def _list_serving(track: Track, world: World) -> tuple[Share, ...]:
     if track.serving is None:
         return ()
-    old = _pick(world, track.serving.revision, track.leaving, {ReplicaState.READY})
+    old = pick_old(track, track.serving, world)
     candidate = track.candidate
     if candidate is None:
         return tuple(map(Share, old))
-    new = _pick(world, candidate.revision, track.leaving, {ReplicaState.READY})
+    new = pick(world, candidate.revision, track.leaving, {ReplicaState.READY})
     if track.phase is Phase.REPLACING:
         return tuple(map(Share, (*old, *new)))
     if track.share == 0.0 or not new:

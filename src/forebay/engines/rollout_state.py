@@ -68,6 +68,9 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""  #: of the last move, for people
     proven: tuple[str, ...] = ()  #: revisions that have served whole, the newest last
     leaving: Mapping[str, float] = {}  #: replicas that get no more requests, since when
+    #: revisions found running when nothing was remembered: they serve until those asked for are ready
+    found: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()  #: steps of the last change that passed with too few requests, for people
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +83,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}  #: of the candidate since the phase began, and of what serves, by revision
     count: int = 1  #: replicas that are to serve
     now_s: float
+    watched_since_s: float = 0.0  #: before that nobody looked: no step is passed by time that nobody saw
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -110,3 +114,4 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     serving: tuple[Share, ...] | None  #: None: as before
     actions: tuple[Start | Stop, ...] = ()
     told: tuple[Told, ...] = ()
+    waits: str = ""  #: what is waited for, and how long; for people

@@ -13,17 +13,22 @@ from forebay.engines.rollout_state import Phase, Track
 
 
 def describe(
-    track: Track, wanted: Deployment | None, replicas: Sequence[ReplicaStatus], count: int
+    track: Track,
+    wanted: Deployment | None,
+    replicas: Sequence[ReplicaStatus],
+    count: int,
+    waits: str = "",
 ) -> DeploymentStatus:
     """
     Args:
         replicas: all of it that runs.
         count: how many are to serve.
+        waits: what a change waits for, and how long.
     """
     serving = track.serving.revision if track.serving else ""
     mine = [each for each in replicas if each.revision == serving and each.id not in track.leaving]
     ready = [each for each in mine if each.state is ReplicaState.READY]
-    phase, message = _find_phase(track, wanted, mine, len(ready), count)
+    phase, message = _find_phase(track, wanted, mine, len(ready), count, waits)
     asked = wanted.revision if wanted else ""
     if track.candidate is None:
         share = 1.0 if asked == serving else 0.0
@@ -43,7 +48,12 @@ def describe(
 
 
 def _find_phase(
-    track: Track, wanted: Deployment | None, mine: Sequence[ReplicaStatus], ready: int, count: int
+    track: Track,
+    wanted: Deployment | None,
+    mine: Sequence[ReplicaStatus],
+    ready: int,
+    count: int,
+    waits: str,
 ) -> tuple[DeploymentPhase, str]:
     if wanted is None:
         return DeploymentPhase.ENDING, "it is asked for no more; its replicas leave"
@@ -52,7 +62,13 @@ def _find_phase(
             Phase.PREPARING: "gets ready",
             Phase.WATCHING: f"is watched at {track.share:.0%} of the requests",
         }.get(track.phase, "takes over")
-        return DeploymentPhase.ROLLING, f"revision {track.candidate.revision} {what}: {track.reason}"
+        words = f"{what}: {waits} ({track.reason})" if waits else f"{what}: {track.reason}"
+        return DeploymentPhase.ROLLING, f"revision {track.candidate.revision} {words}"
+    if track.found:
+        return DeploymentPhase.ROLLING, (
+            f"revision {wanted.revision} takes over from {', '.join(track.found)}, which was found running: "
+            "how far a change was is lost (run/deployer.json)"
+        )
     ill = next((each for each in mine if each.state is not ReplicaState.READY), None)
     words = f"replica {ill.id} is {ill.state.value}: {ill.message}".rstrip(": ") if ill else ""
     if not ready and count:
@@ -64,4 +80,5 @@ def _find_phase(
         return DeploymentPhase.STOPPED, f"revision {track.stopped} was stopped: {track.reason}"
     if ready < count:
         return DeploymentPhase.DEGRADED, words or f"{ready} of {count} replicas are ready"
-    return DeploymentPhase.READY, "" if count else "no replica is needed now"
+    words = "" if count else "no replica is needed now"
+    return DeploymentPhase.READY, "; ".join(filter(None, (words, *track.unseen)))

@@ -43,8 +43,7 @@ def append_audit(connection: Connection, actor: Actor, change: Change, now_ns: i
 
     Ids go up in the order in which changes commit, so that a reader who has seen one has seen all before it.
     """
-    if connection.dialect.name == "postgresql":  # SQLite has one writer at a time anyway
-        connection.execute(text("LOCK TABLE gateway_audit IN SHARE ROW EXCLUSIVE MODE"))
+    lock_audit(connection)
     connection.execute(
         insert(audit).values(
             at_ns=now_ns,
@@ -57,6 +56,12 @@ def append_audit(connection: Connection, actor: Actor, change: Change, now_ns: i
             after=_encode(change.after),
         )
     )
+
+
+def lock_audit(connection: Connection) -> None:
+    """One writer at a time until the transaction ends, as SQLite has anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("LOCK TABLE gateway_audit IN SHARE ROW EXCLUSIVE MODE"))
 
 
 class AuditRepo:
