@@ -2,11 +2,13 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from ssl import SSLContext
 from typing import Any
 
+import httpx
 import httpx._transports.default as httpx_transports
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,6 +40,12 @@ def _share_authorities(verify: Any = True, cert: Any = None, trust_env: bool = T
 
 
 httpx_transports.create_ssl_context = _share_authorities
+
+# Upstreams, boards and authorities of tests are threads beside the callers, which must not keep them waiting;
+# and calls whose time is not said are as patient as the rest.
+sys.setswitchinterval(0.0005)
+for _name in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _name, 60.0)
 
 # The same examples in each run, so that a change is what makes a run fail; FOREBAY_TEST_EXPLORE=1 looks for
 # new ones.  How long it takes to make up examples says something of the machine and nothing of Forebay.

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -80,6 +80,7 @@ class Machine:
         self.stack = stack
         self.upstreams = {} if upstreams is None else upstreams
         self._join_fleet = join_fleet
+        self._constants: Mapping[str, float] | None = None
         self.workers: list[GatewayProcess] = []
         self.board: BoardThread
 
@@ -89,7 +90,14 @@ class Machine:
             upstream = self.upstreams[name] = self.stack.enter_context(ThreadedUpstream(answer))
         return Target(id=f"{model}@{name}{path}", pool=name, url=upstream.url + path, model="m", **facts)
 
-    def start(self, *routes: Route, workers: int = 2, board: bool = True) -> None:
+    def start(
+        self,
+        *routes: Route,
+        workers: int = 2,
+        board: bool = True,
+        constants: Mapping[str, float] | None = None,
+    ) -> None:
+        self._constants = constants
         if board:
             self.start_board()
         for index in range(workers):
@@ -104,7 +112,11 @@ class Machine:
         self, index: int, routes: tuple[Route, ...], workers: int, **table: Any
     ) -> GatewayProcess:
         worker = GatewayProcess(
-            routes, folder=self.folder, index=index, environment={"KEY_A": "secret-a", "KEY_B": "secret-b"}
+            routes,
+            folder=self.folder,
+            index=index,
+            environment={"KEY_A": "secret-a", "KEY_B": "secret-b"},
+            constants=self._constants,
         )
         worker.snapshot = msgspec.structs.replace(
             worker.snapshot,

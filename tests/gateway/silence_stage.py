@@ -76,6 +76,7 @@ def _quiet(
         masked(make_route("responses", first, dialect="openai-responses")),
         masked(make_mixed(first, second)),
         masked(make_route("never", first), Masking(keep_alive_s=0)),
+        masked(make_route("patient", first), Masking(keep_alive_s=0.5)),
         make_route("default", first),
         masked(make_route("filled", first), FILL),
         masked(make_route("filled-messages", first, dialect="anthropic"), FILL),

@@ -306,9 +306,9 @@ def test_a_slow_caller_gets_all_and_the_idle_timeout_is_not_the_targets(
     part = chunk(event(chat_chunk({"content": "x" * 60_000})))
     upstream.answer = [*sse_head(), *[part] * 100, chunk(DONE), Send(b"0\r\n\r\n")]
     with RawCaller(gateway.port, receive_buffer=4096) as caller:
-        caller.post("chat/completions", {"model": "brief", "stream": True})
+        caller.post("chat/completions", {"model": "steady", "stream": True})
         caller.read_head()
-        time.sleep(1.0)  # longer than the idle timeout
+        time.sleep(2.5)  # longer than the idle timeout
         reply = caller.read_all()
     assert reply.body.endswith(DONE)
     assert gateway.wait_record(reply.id).outcome is Outcome.OK

@@ -97,6 +97,7 @@ def test_a_caller_that_only_asks_and_never_reads_fills_no_memory(
             caller.send(request_ * (100_000_000 // len(request_)))
         assert gateway.rss_bytes < before + (12 << 20)
         assert client.post("/chat/completions", content=BODY).status_code == 200
+        caller.socket.settimeout(60)
         said = caller.read(1 << 20)
         assert said.startswith(b"HTTP/1.1 ")
     gateway.wait_idle()

@@ -17,6 +17,7 @@ from forebay.gateway.policy.news import News, SaidOut, cut
 from forebay.testing.openai import error_answer, well_behaved
 
 NOW = 1000.0
+LONG = {"forebay.gateway.policy.load.EJECT_S": 120.0}  #: out of service, until all of it was seen
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_what_a_worker_says_has_a_bound_and_messages_hold_all_of_it() -> None:
 def test_the_board_knows_at_how_many_workers_a_place_is_out_of_service(machine: Machine) -> None:
     ill, well = machine.add("ill", error_answer(500)), machine.add("well", well_behaved("Hi"))
     route = Route(model="m", endpoints=(Endpoint.CHAT,), targets=(ill, well), choosing=Choosing())
-    machine.start(route)
+    machine.start(route, constants=LONG)
 
     def read() -> list[tuple[int, bool]]:
         news: News = machine.board.call(machine.board.server.read)

