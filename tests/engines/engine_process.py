@@ -24,7 +24,7 @@ from forebay.engines.plan import Place, plan_engine
 from forebay.net.probe import Healthy
 from forebay.testing.threaded import find_closed_port
 
-READY_S = 60.0
+READY_S = 120.0
 
 
 class Engine(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Engine(msgspec.Struct, frozen=True):
     def port(self) -> int:
         return urlsplit(self.base_url).port or 0
 
-    def ask(self, path: str, body: Any = None, *, timeout_s: float = 30.0) -> tuple[int, bytes]:
+    def ask(self, path: str, body: Any = None, *, timeout_s: float = 60.0) -> tuple[int, bytes]:
         """GET, or POST of `body` as JSON (bytes go as they are)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
@@ -54,7 +54,7 @@ class Engine(msgspec.Struct, frozen=True):
         finally:
             connection.close()
 
-    def terminate(self, timeout_s: float = 20.0) -> tuple[int, float]:
+    def terminate(self, timeout_s: float = 60.0) -> tuple[int, float]:
         """SIGTERM; the return code and the seconds it took."""
         start = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
@@ -114,6 +114,6 @@ def run_module(module: str, *arguments: str, **environment: str) -> subprocess.C
         [sys.executable, "-m", module, *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         env=os.environ | environment,
     )

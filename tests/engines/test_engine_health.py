@@ -66,7 +66,7 @@ def test_silence_is_unhealthy_after_the_timeout() -> None:
     health = probe_answer(None, timeout_s=0.3)
     assert isinstance(health, Unhealthy)
     assert "did not answer within 0.3 s" in health.reason
-    assert 0.25 < health.elapsed_s < 3
+    assert 0.25 < health.elapsed_s < 15
 
 
 @pytest.mark.parametrize(

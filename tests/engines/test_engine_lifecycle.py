@@ -67,7 +67,7 @@ def test_a_second_signal_or_the_deadline_cuts_streams_off(tmp_path: Path) -> Non
             engine.process.wait(0.5)
         code, seconds = engine.terminate()
         reader.join(30)
-        assert (code, seconds < 2) == (0, True)
+        assert (code, seconds < 15) == (0, True)
         assert b"[DONE]" not in got
         assert "answers in flight were cut off" in engine.read_log()
 
@@ -75,15 +75,17 @@ def test_a_second_signal_or_the_deadline_cuts_streams_off(tmp_path: Path) -> Non
 def test_embeddings_in_flight_are_finished_first(tmp_path: Path) -> None:
     answers: list[tuple[int, bytes]] = []
     with run_engine(MINILM, tmp_path) as engine:
-        asked = {"model": "minilm", "input": ["Rivers and dams. " * 60] * 8}
+        asked = {"model": "minilm", "input": ["Rivers and dams. " * 60] * 12}
         caller = threading.Thread(target=lambda: answers.append(engine.ask("/v1/embeddings", asked)))
         caller.start()
-        time.sleep(0.3)
+        deadline = time.monotonic() + 60
+        while not answers and b"forebay_embeddings_waiting 0" in engine.ask("/metrics")[1]:
+            assert time.monotonic() < deadline
         code, _ = engine.terminate()
-        caller.join(30)
+        caller.join(60)
     assert code == 0
     assert answers[0][0] == 200
-    assert len(json.loads(answers[0][1])["data"]) == 8
+    assert len(json.loads(answers[0][1])["data"]) == 12
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 1.5])
@@ -126,7 +128,7 @@ def test_an_engine_whose_model_hangs_ends_itself(tmp_path: Path) -> None:
         form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
         body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9, "response_format": form}
         threading.Thread(target=ask_in_vain, args=(engine, body)).start()
-        assert engine.process.wait(30) == 3
+        assert engine.process.wait(60) == 3
         assert "no sign of life for 2 s" in engine.read_log()
 
 

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ledger_examples import BOOK, START_NS, World, make_event
@@ -23,29 +24,43 @@ ROLLUPS = Rollups(tags=("customer",))
 KILLS = 25
 
 
-def remove_forever(world: World) -> None:
+def remove_forever(world: World, may_go_on: Callable[[], object] = bool) -> None:
     database = Database.open(world.location)
     retention = Retention(database, world.clock, tell, get_rollups=lambda: ROLLUPS, portion_rows=3)
     while retention.remove_portion(KeepDays(records=KEPT)):
-        pass
+        may_go_on()
 
 
 def tell(connection: Connection, removal: Removal) -> None:
     pass
 
 
-def run_and_kill(world: World, after_s: float) -> bool:
-    """Whether it was killed, and had not ended before."""
+def run_and_kill(world: World, portions: int, after_s: float) -> bool:
+    """Whether it was killed, so long after it had removed so many portions, and had not ended before.
+
+    It may remove three more meanwhile: so it is not done too soon, however late the kill comes.
+    """
+    (permits, permit), (told, tell_done) = os.pipe(), os.pipe()
+
+    def may_go_on() -> None:
+        os.write(tell_done, b".")
+        os.read(permits, 1)
+
     child = os.fork()
     if not child:
         try:
-            remove_forever(world)
+            remove_forever(world, may_go_on)
         finally:
             os._exit(0)
+    os.close(tell_done)
+    os.write(permit, b"." * (portions + 3))
+    has_ended = any(not os.read(told, 1) for _ in range(portions))
     time.sleep(after_s)  # the moment is what is tried here, not a thing to wait for
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status)
+    for end in (permits, permit, told):
+        os.close(end)
+    return os.WIFSIGNALED(status) and not has_ended
 
 
 def load_rows(world: World) -> list[list[UsageRow]]:
@@ -86,7 +101,7 @@ def test_bills_stay_right_whenever_it_is_killed(tmp_path: Path) -> None:
     world.database.close()  # forks must not share its connections
     right = load_rows(world)
     killed = 0
-    while killed < KILLS and run_and_kill(world, draw.uniform(0.002, 0.05)):
+    while killed < KILLS and run_and_kill(world, draw.randrange(1, 5), draw.uniform(0.0, 0.02)):
         killed += 1
         assert load_rows(world) == right
     assert killed > 3, "it was done before it could be killed"

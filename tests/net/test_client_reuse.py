@@ -22,8 +22,9 @@ from forebay.core.errors import StaleConnection, UpstreamReset
 from forebay.net.client import IDLE_CONNECTIONS_MAX, IDLE_MAX_S, SWEEP_S, read_keep_alive
 from forebay.net.connection import POOLED
 from forebay.testing.answers import answer, echo, json_answer
-from forebay.testing.steps import Close, Reset, Send
-from forebay.testing.upstream import ScriptedUpstream, UpstreamSettings
+from forebay.testing.recorded import RecordedRequest
+from forebay.testing.steps import Close, Reset, Script, Send
+from forebay.testing.upstream import ScriptedUpstream
 
 
 @both_loops
@@ -203,8 +204,10 @@ def test_a_pooled_connection_that_the_peer_spoiled_is_replaced_and_nothing_is_se
 
 def test_a_restarted_upstream_sees_each_request_once() -> None:
     async def scenario() -> None:
-        settings = UpstreamSettings(keep_alive_s=0.02)
-        async with ScriptedUpstream(json_answer({}), settings) as upstream:
+        def close_each_second(request: RecordedRequest) -> Script:
+            return [*json_answer({}), *([Close()] if request.number_on_connection else [])]
+
+        async with ScriptedUpstream(close_each_second) as upstream:
             with origin_at(upstream.url) as (_, origin):
                 for number in range(6):
                     await ask(origin, f"r{number}")

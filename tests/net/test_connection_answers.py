@@ -136,7 +136,7 @@ def test_bytes_that_are_no_answer_fail_without_waiting_for_the_end(wire: bytes) 
             await exchange([wire])
         assert caught.value.__context__ is None or "bound" not in str(caught.value.__context__)
 
-    run(scenario, timeout_s=5)
+    run(scenario, timeout_s=20)  # the end itself is awaited for 30 s
 
 
 def test_an_error_says_what_is_wrong_with_the_bytes() -> None:

@@ -192,11 +192,12 @@ def test_a_streamed_request_waits_for_the_target(loop_name: str) -> None:
                 pieces = Pieces(400)
                 sending = asyncio.ensure_future(connection.send_stream(build_head(None), pieces, LIMIT))  # type: ignore
                 await upstream.wait_until(lambda: len(upstream.requests) == 1)
-                await asyncio.sleep(0.1)
-                assert pieces.given < 300, "it wrote more than a kernel's buffers hold"
-                before = pieces.given
-                await asyncio.sleep(0.02)
-                assert pieces.given == before
+                before = -1
+                while pieces.given != before:  # until it stands still
+                    before = pieces.given
+                    await asyncio.sleep(0.05)
+                    await turn(20)
+                assert 0 < pieces.given < 300, "it wrote more than a kernel's buffers hold"
                 gate.open()
                 await sending
                 assert await connection.all() == b"ok"
