@@ -1,5 +1,6 @@
 """One worker, two upstreams and a blackhole for all tests here; each test says what the upstreams do."""
 
+import http.client
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from forebay.testing.steps import Script
 from forebay.testing.threaded import Blackhole, ThreadedUpstream, find_closed_port
 from forebay.testing.upstream import Answer
 
-CLOSED_MAX_S = 10.0  #: at once, but on a machine that is busy with something else
+CLOSED_MAX_S = 30.0  #: at once, but on a machine that is busy with something else
 UPSTREAM_SECRET = "sk-canary-upstream-0123456789"
 NARROW_KEY = "fb-test-key-for-few-models"
 CLOSED = find_closed_port(keep=True)
@@ -67,6 +68,30 @@ class Stage:
         """Returns once the gateway has closed the connection of a request; TimeoutError if it does not."""
         record = self.connection_of(request)
         self.upstream.wait_until(lambda: record.closed_by_peer_at_s is not None, timeout_s)
+
+    def wait_let_go(self, gateway: GatewayProcess, request: RecordedRequest, seconds: float = 1.0) -> None:
+        """The same, within some seconds by what the worker does (`wait_by_work`)."""
+        record = self.connection_of(request)
+        wait_by_work(gateway, lambda: record.closed_by_peer_at_s is not None, seconds)
+
+
+def wait_by_work(gateway: GatewayProcess, is_so: Callable[[], bool], seconds: float = 1.0) -> None:
+    """Returns once it is so; TimeoutError if a worker has answered a hundred questions for each second first.
+
+    They are a hundredth of a second apart, so on a quiet machine it is a matter of seconds; where the worker
+    stands still, so does this clock.
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
+    try:
+        for _ in range(round(100 * seconds)):
+            if is_so():
+                return
+            connection.request("GET", "/healthz")
+            connection.getresponse().read()
+            time.sleep(0.01)
+    finally:
+        connection.close()
+    raise TimeoutError(f"it was not so within {seconds} s of the worker's work")
 
 
 @pytest.fixture(scope="session")

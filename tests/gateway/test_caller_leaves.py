@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from gateway_stage import Stage
+from gateway_stage import Stage, wait_by_work
 from raw_caller import RawCaller
 
 from forebay.core.events import Finished, Outcome, UsageSource
@@ -17,7 +17,6 @@ from forebay.testing.gateway import GatewayProcess
 from forebay.testing.openai import chat_stream, completion_stream
 from forebay.testing.steps import Send, Stall, Step
 
-LEAVE_MAX_S = 8.0  #: a second where the machine is not busy with something else
 ASK: dict[str, dict[str, Any]] = {
     "chat/completions": {"model": "m", "messages": [{"role": "user", "content": "Count to a hundred."}]},
     "completions": {"model": "m", "prompt": "1, 2, 3,"},
@@ -61,7 +60,7 @@ def test_after_five_chunks(
     caller.post(path, ASK[path] | {"stream": True})
     caller.read_until(b"part4")
     leave(caller)
-    upstream.wait_closed(upstream.request, LEAVE_MAX_S)
+    upstream.wait_let_go(gateway, upstream.request)
     record = gateway.wait_record(caller.reply.id)
     assert_abandoned(gateway, record, output_min=5)
     assert record.tokens.output == 5
@@ -82,7 +81,7 @@ def test_before_the_first_token(
     caller.post(path, ASK[path] | {"stream": True})
     request = upstream.wait_request()
     leave(caller)
-    upstream.wait_closed(request, LEAVE_MAX_S)
+    upstream.wait_let_go(gateway, request)
     record = gateway.wait_record(request.header("x-request-id") or "")
     assert_abandoned(gateway, record, output_min=0)
     assert record.first_token_ns is None
@@ -103,7 +102,7 @@ def test_while_a_whole_answer_is_awaited(
     caller.post(path, ASK[path])
     request = upstream.wait_request()
     leave(caller)
-    upstream.wait_closed(request, LEAVE_MAX_S)
+    upstream.wait_let_go(gateway, request)
     record = gateway.wait_record(request.header("x-request-id") or "")
     assert_abandoned(gateway, record, output_min=0)
     assert not record.stream
@@ -125,7 +124,7 @@ def test_while_the_body_is_being_sent(
         caller.post("chat/completions", body + b" " * size, body_sent=len(body))
     gateway.until(lambda: gateway.metric("forebay_requests_in_flight") == 1)
     leave(caller)
-    gateway.wait_idle(LEAVE_MAX_S)
+    wait_by_work(gateway, lambda: gateway.metric("forebay_requests_in_flight") == 0)
     (record,) = gateway.records()[before:]
     assert (record.status, record.outcome) == (499, Outcome.ABANDONED)
     assert record.usage_source is UsageSource.NONE
@@ -143,7 +142,7 @@ def test_while_the_gateway_connects(
     caller.post("chat/completions", ASK["chat/completions"] | {"model": "hole", "stream": stream})
     gateway.until(lambda: gateway.metric("forebay_requests_in_flight") == 1)
     leave(caller)
-    gateway.wait_idle(LEAVE_MAX_S)
+    wait_by_work(gateway, lambda: gateway.metric("forebay_requests_in_flight") == 0)
     (record,) = gateway.records()[before:]
     assert (record.status, record.outcome) == (499, Outcome.ABANDONED)
     # The target never saw it.
@@ -164,7 +163,7 @@ def test_while_it_reads_a_stream_that_never_pauses(
     caller.post("chat/completions", ASK["chat/completions"] | {"stream": True})
     caller.read_until(b"part19")
     leave(caller)
-    upstream.wait_closed(upstream.request, LEAVE_MAX_S)
+    upstream.wait_let_go(gateway, upstream.request)
     record = gateway.wait_record(caller.reply.id)
     assert_abandoned(gateway, record, output_min=20)
 
@@ -197,7 +196,7 @@ def test_while_it_does_not_read(gateway: GatewayProcess, upstream: Stage, leave:
     request = upstream.wait_request()
     wait_until_steady(lambda: sent[0])
     leave(caller)
-    upstream.wait_closed(request, LEAVE_MAX_S if not behind else SWEEP_S + LEAVE_MAX_S)
+    upstream.wait_let_go(gateway, request, 1.0 if not behind else SWEEP_S + 1.0)
     record = gateway.wait_record(caller.reply.id)
     assert_abandoned(gateway, record, output_min=1)
     assert len(upstream.requests) == 1
@@ -225,7 +224,7 @@ def test_after_the_end_of_the_answer_it_has_had_it(
     caller.post(path, ASK[path] | {"stream": True})
     caller.read_until(b"[DONE]" if end == "done" else b'"stop"')
     leave(caller)
-    upstream.wait_closed(upstream.request, LEAVE_MAX_S)
+    upstream.wait_let_go(gateway, upstream.request)
     record = gateway.wait_record(caller.reply.id)
     assert (record.status, record.outcome, record.error) == (200, Outcome.OK, "")
     assert record.answer_bytes == len(caller.reply.body)

@@ -106,7 +106,7 @@ class Scene:
     def enqueue(self, number: int, script: Script) -> None:
         self.fleet.upstreams[f"p{number}"].enqueue(script)
 
-    def wait_closed(self, number: int, within_s: float = 10.0) -> None:
+    def wait_closed(self, number: int, within_s: float = 30.0) -> None:
         """The gateway has let the place's last request go."""
         upstream = self.fleet.upstreams[f"p{number}"]
         record = upstream.connections[upstream.requests[-1].connection]

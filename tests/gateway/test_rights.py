@@ -246,7 +246,7 @@ def test_a_key_opens_until_its_time_is_over_also_where_it_is_known_already(
     target = Target(id="t", pool="p", url=upstream.url, model="plain")
     route = Route(model="plain", endpoints=(Endpoint.CHAT,), targets=(target,))
     with GatewayProcess([route], folder=tmp_path, keys=[]) as gateway:
-        ends_ns = time.time_ns() + 2 * SECOND_NS
+        ends_ns = time.time_ns() + 5 * SECOND_NS
         keys = (make_entry("fb-brief", expires_ns=ends_ns), make_entry("fb-over", expires_ns=time.time_ns()))
         gateway.write_snapshot(Snapshot(table=gateway.snapshot.table, keys=keys))
         with httpx.Client(base_url=gateway.url, timeout=60) as client:
@@ -258,7 +258,7 @@ def test_a_key_opens_until_its_time_is_over_also_where_it_is_known_already(
             while not statuses or statuses[-1][1] == 200:
                 before_ns = time.time_ns()
                 statuses.append((before_ns, ask(client, "fb-brief").status_code))
-                assert before_ns < ends_ns + 10 * SECOND_NS
+                assert before_ns < ends_ns + 30 * SECOND_NS
                 time.sleep(0.02)
             assert len(statuses) > 3
             assert statuses[-1][1] == 401
