@@ -16,7 +16,7 @@ from forebay.gateway.policy import redelivery
 from forebay.gateway.tenancy import FOREBAY, NewKey
 
 LIMIT_ID = "team:default/requests/month/calendar"
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 def make_yaml(folder: Path, *urls: str, rule: str = "alert_at: [0.5, 0.8, 1.0]", amount: int = 100) -> str:

@@ -74,6 +74,18 @@ def make_empty_database() -> bytes:
         return (Path(folder) / "empty.db").read_bytes()
 
 
+class LeapingClock(SystemClock):
+    """The machine's, which a test may have leap ahead instead of waiting."""
+
+    def __init__(self) -> None:
+        self._ahead_ns = 0
+        self.monotonic_ns = lambda: time.monotonic_ns() + self._ahead_ns  # type: ignore[method-assign]
+        self.wall_ns = lambda: time.time_ns() + self._ahead_ns  # type: ignore[method-assign]
+
+    def leap(self, seconds: float) -> None:
+        self._ahead_ns += round(seconds * 1e9)
+
+
 class Scene:
     """One data folder, its database, and the application over them."""
 
@@ -86,7 +98,7 @@ class Scene:
         origin = ConfigOrigin(folder=folder, file=None)
         self.defaults = Config.model_validate({"data": {"dir": ".forebay"}}, context=origin)
         self.defaults.run_path.mkdir(parents=True, exist_ok=True)
-        self.clock = SystemClock()
+        self.clock = LeapingClock()
         if not self.defaults.database_path.exists():
             self.defaults.database_path.write_bytes(make_empty_database())
         self.database = Database.open(self.defaults.database_path)
@@ -233,7 +245,7 @@ class LiveControl:
         if self.process.poll() is not None:
             raise AssertionError(f"ended with {self.process.returncode}: {self.log.read_text()}")
         try:
-            return httpx.get(self.url + "/readyz", timeout=10).status_code == 200
+            return httpx.get(self.url + "/readyz", timeout=30).status_code == 200
         except httpx.TimeoutException:
             return False
 
@@ -243,7 +255,7 @@ class LiveControl:
 
     def get(self, path: str) -> httpx.Response:
         headers = {"authorization": f"Bearer {self.token}"} if path.startswith("/admin") else {}
-        return httpx.get(self.url + path, headers=headers, timeout=30)
+        return httpx.get(self.url + path, headers=headers, timeout=60)
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = self.get("/admin/v1/status").json()
@@ -252,7 +264,7 @@ class LiveControl:
     def model_names(self) -> list[str]:
         return [model["name"] for model in self.get("/admin/v1/models").json()["data"]]
 
-    def wait_for(self, condition: Callable[[], bool], limit_s: float = 30) -> None:
+    def wait_for(self, condition: Callable[[], bool], limit_s: float = 60) -> None:
         deadline = time.monotonic() + limit_s
         while not condition():
             assert time.monotonic() < deadline, self.log.read_text()

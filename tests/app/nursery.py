@@ -90,13 +90,13 @@ def open_nursery(folder: Path) -> Iterator[Nursery]:
     """At its end nothing may be left running."""
     nursery = Nursery(folder)
     yield nursery
-    deadline = time.monotonic() + 2  # the kernel takes a moment to end what was killed
+    deadline = time.monotonic() + 60  # the kernel takes a moment to end what was killed
     while left := list(find_leftovers(nursery.mark)):
         assert time.monotonic() < deadline, f"a test left processes running: {left}"
         time.sleep(0.01)
 
 
-async def until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
+async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
     async with asyncio.timeout(limit_s):
         while not condition():
             await asyncio.sleep(0.005)

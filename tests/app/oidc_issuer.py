@@ -11,6 +11,8 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
+from forebay.testing.threaded import find_closed_port
+
 AUDIENCE = "forebay"
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 
@@ -44,7 +46,7 @@ class Issuer:
         self.delay_s = 0.0
         self.body: bytes | None = None  #: instead of the keys
         self._tls = tls
-        self._port = 0
+        self._port = find_closed_port()  # which nobody else takes while it is down
         self._server: ThreadingHTTPServer | None = None
         self.start()
 

@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ET
+from itertools import count as count_from
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,11 @@ from forebay.app.bench_run import Level, Load, Settings, Target, run_levels
 from forebay.testing.answers import json_answer
 from forebay.testing.openai import DONE, event
 from forebay.testing.recorded import RecordedRequest
-from forebay.testing.steps import Close, Script, Send, Sleep
+from forebay.testing.steps import Close, Gate, Script, Send, Sleep, Wait
 from forebay.testing.upstream import ScriptedUpstream
 
 pytestmark = pytest.mark.anyio
 FIRST_S, GAP_S, TOKENS = 0.2, 0.05, 5
-SLACK_MS = 150.0  #: of a busy machine, whose timers fire late and never early
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 USAGE = {"prompt_tokens": 40, "completion_tokens": TOKENS, "total_tokens": 40 + TOKENS}
 
@@ -64,11 +64,14 @@ async def test_figures_come_out_as_scripted() -> None:
         figures = level.figures
         assert figures["errors"] == 0
         assert figures["requests"] == 8
-        assert FIRST_S * 1000 <= figures["median_ttft_ms"] < FIRST_S * 1000 + SLACK_MS
-        assert GAP_S * 1000 * 0.9 <= figures["median_itl_ms"] < GAP_S * 1000 + SLACK_MS
-        assert GAP_S * 1000 * 0.9 <= figures["median_tpot_ms"] < GAP_S * 1000 + SLACK_MS
+        # Timers fire late on a machine that is busy, by any time, and never early.
         whole = (FIRST_S + (TOKENS - 1) * GAP_S) * 1000
-        assert whole <= figures["median_e2el_ms"] < whole + 2 * SLACK_MS
+        assert FIRST_S * 1000 <= figures["median_ttft_ms"] <= figures["median_e2el_ms"] >= whole
+        assert len(level.samples) == 8
+        for sample in level.samples:
+            assert len(sample.itl_s) == TOKENS - 1
+            assert sample.ttft_s + sum(sample.itl_s) == pytest.approx(sample.e2el_s)
+            assert sample.tpot_s == pytest.approx(sum(sample.itl_s) / (TOKENS - 1))
         assert figures["mean_input_tokens"] == 40
         assert figures["mean_output_tokens"] == TOKENS
         assert figures["duration_s"] >= 2 * whole / 1000, "eight requests, four at once"
@@ -84,14 +87,16 @@ async def test_figures_come_out_as_scripted() -> None:
 
 async def test_an_answer_ends_with_its_last_token_and_not_with_its_usage() -> None:
     """As for `vllm bench serve`: what comes later counts for nobody's latency."""
-    late_s = 2.0
 
     def handle(request: RecordedRequest) -> Script:
         usage = piece(event({"choices": [], "usage": USAGE}), DONE)
         return [Send(HEAD + piece(token(), token())), Sleep(late_s), Send(usage + b"0\r\n\r\n")]
 
-    async with ScriptedUpstream(handle) as upstream:
-        (level,) = await measure(upstream, Load(concurrency=1), count=1, settings=Settings(warm_up=0))
+    for late_s in (1.0, 5.0, 30.0):  # enough on a machine that is calm, and on one that is not
+        async with ScriptedUpstream(handle) as upstream:
+            (level,) = await measure(upstream, Load(concurrency=1), count=1, settings=Settings(warm_up=0))
+        if level.figures["mean_e2el_ms"] < late_s * 1000:
+            break
     assert level.figures["mean_e2el_ms"] < late_s * 1000
     assert level.figures["mean_tpot_ms"] < late_s * 1000 / (TOKENS - 1)
     assert level.figures["mean_output_tokens"] == TOKENS
@@ -120,17 +125,18 @@ async def test_a_closed_loop_has_as_many_in_progress_as_it_is_to_have() -> None:
 
 
 async def test_an_open_loop_waits_for_no_answer() -> None:
-    """Answers take far longer than the gaps between requests."""
+    """No answer comes before all were asked for."""
+    gate, asked = Gate(), count_from(1)
 
     def handle(request: RecordedRequest) -> Script:
-        return [Sleep(1.0), Send(HEAD + piece(token(), DONE) + b"0\r\n\r\n")]
+        if next(asked) == 20:
+            gate.open()
+        return [Wait(gate), Send(HEAD + piece(token(), DONE) + b"0\r\n\r\n")]
 
     async with ScriptedUpstream(handle) as upstream:
         (level,) = await measure(upstream, Load(rate_per_s=40.0, arrival="constant"), count=20)
-        sent = sorted(request.arrived_at_s for request in upstream.requests)
-        assert len(sent) == 20
-        assert sent[-1] - sent[0] < 1.0, "all were sent before the first answer"
-        assert sent[-1] - sent[0] >= 19 / 40 * 0.9
+        assert len(upstream.requests) == 20
+        assert level.figures["duration_s"] >= 19 / 40 * 0.99
         assert level.figures["errors"] == 0
 
 
@@ -207,7 +213,12 @@ FAILURES = {
 async def test_errors_are_counted_and_told(name: str) -> None:
     script, words = FAILURES[name]
     async with ScriptedUpstream(lambda _: script) as upstream:
-        (level,) = await measure(upstream, Load(concurrency=2), count=2, settings=Settings(timeout_s=1.0))
+        (level,) = await measure(
+            upstream,
+            Load(concurrency=2),
+            count=2,
+            settings=Settings(timeout_s=1.0 if name == "silence" else 60.0),
+        )
         assert level.figures["errors"] == 2
         assert level.figures["requests"] == 2
         ((told, count),) = level.errors.items()
@@ -217,7 +228,7 @@ async def test_errors_are_counted_and_told(name: str) -> None:
 
 async def test_nobody_there_is_an_error_too() -> None:
     target = Target(urls=("http://127.0.0.1:1/v1",), model="m")
-    (level,) = await run_levels(target, [Load(concurrency=1)], prompts(1), Settings(timeout_s=5))
+    (level,) = await run_levels(target, [Load(concurrency=1)], prompts(1), Settings(timeout_s=60))
     assert "can't connect" in next(iter(level.errors))
 
 

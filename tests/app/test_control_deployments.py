@@ -226,7 +226,7 @@ def test_an_edit_of_the_file_changes_deployments_without_a_restart(scene: Scene)
             await asyncio.sleep(0.01)
         await scene.store.poll()
 
-    asyncio.run(asyncio.wait_for(look(), 30))
+    asyncio.run(asyncio.wait_for(look(), 60))
     listed = call(scene, "GET", "/deployments").json()
     (view,) = listed["data"]
     assert (view["name"], view["origin"], view["model"]) == ("vectors", "file", "two")

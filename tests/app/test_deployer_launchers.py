@@ -191,7 +191,7 @@ def test_a_launcher_that_hangs_holds_up_no_other(
         fleet = Fleet(tmp_path)
         fleet.ray.is_hanging_at = at
         fleet.wanted = [deploy("1", RAY, "away"), deploy("1", LOCAL)]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await fleet.look_until(lambda: len(fleet.local.replicas) == 1)
             fleet.wanted = [deploy("1", RAY, "away"), deploy("2", LOCAL)]
             wanted = fleet.wanted[1].revision

@@ -30,7 +30,7 @@ class SlowRepo(DeploymentRepo):
         found = super().list_current()
         if not self.has_read.is_set():
             self.has_read.set()
-            assert self.may_go_on.wait(30)
+            assert self.may_go_on.wait(60)
         return found
 
 
@@ -46,7 +46,7 @@ def test_an_older_reading_never_takes_the_place_of_a_newer_one(scene: Scene) -> 
         apply("1")
         async with asyncio.TaskGroup() as group:
             group.create_task(store.poll())
-            assert await asyncio.to_thread(repo.has_read.wait, 30)
+            assert await asyncio.to_thread(repo.has_read.wait, 60)
             apply("2")
             second = group.create_task(store.poll())  # as after a change through the admin API
             await asyncio.wait({second}, timeout=0.5)

@@ -19,6 +19,7 @@ from forebay.testing.answers import answer, json_answer, malformed_answers
 from forebay.testing.engines import FakeEngine
 from forebay.testing.recorded import RecordedRequest
 from forebay.testing.steps import Script, Sleep
+from forebay.testing.threaded import find_closed_port
 from forebay.testing.upstream import ScriptedUpstream, UpstreamSettings
 
 pytestmark = pytest.mark.anyio
@@ -272,7 +273,7 @@ async def test_an_answer_that_is_none_does_not_warm(tmp_path: Path) -> None:
         return answer(b"<html>welcome</html>") if request.method == "POST" else engine.handle(request)
 
     async with ScriptedUpstream(handle) as upstream, open_watch(tmp_path) as scene:
-        scene.follow(write_config(tmp_path, [upstream.url], WARM_UP.replace("30", "1.5")))
+        scene.follow(write_config(tmp_path, [upstream.url], WARM_UP.replace("30", "3")))
         await upstream.wait_until(lambda: len(generations(upstream)) >= 1)
         await scene.board.wait(is_ready)
         (state,) = scene.watch.list_states()
@@ -313,13 +314,14 @@ async def test_one_that_nothing_listened_for_is_warmed_up_when_it_is_back(
     monkeypatch.setattr(engine_state, "SIGNAL_S", 0.5)
     engine = FakeEngine(model="there")
     async with open_watch(tmp_path) as scene:
-        async with ScriptedUpstream(engine.handle) as upstream:
+        settings = UpstreamSettings(port=find_closed_port())  # one that nobody else takes meanwhile
+        async with ScriptedUpstream(engine.handle, settings) as upstream:
             scene.follow(write_config(tmp_path, [upstream.url], WARM_UP))
             await scene.board.wait(is_ready)
         await scene.board.wait(lambda load: load.state is EngineState.UNKNOWN)
         (state,) = scene.watch.list_states()
         await scene.board.wait(lambda _: state.was_down)
-        async with ScriptedUpstream(engine.handle, UpstreamSettings(port=upstream.port)):
+        async with ScriptedUpstream(engine.handle, settings):
             await scene.board.wait(lambda load: load.state is EngineState.COLD)
             await scene.board.wait(is_ready)
             assert engine.generated == 4

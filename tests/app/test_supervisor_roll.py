@@ -12,8 +12,14 @@ from nursery import LIVE, SLOW_END, STUBBORN, Nursery, is_alive, open_nursery, r
 from forebay.app.supervisor_policy import ChildState
 from forebay.app.supervisor_state import SupervisorLock, find_supervisor
 
-#: Its first process lives; those after it do what follows.
-SECOND = "import os, sys\nif os.path.exists(sys.argv[1]):\n {then}\n"
+#: It lives, unless the test has laid a file beside that of its readiness: then it does what follows.
+SECOND = "import os, sys, time\nif os.path.exists(sys.argv[1] + '.other'):\n {then}\n"
+
+
+def change(nursery: Nursery, *names: str) -> None:
+    """From now on they start as `SECOND` says."""
+    for name in names:
+        (nursery.folder / f"{name}.ready.other").touch()
 
 
 @pytest.fixture
@@ -48,16 +54,18 @@ def test_each_is_replaced_in_turn_by_one_that_is_ready(nursery: Nursery) -> None
 
 @pytest.mark.parametrize(
     ("then", "deadline_s", "words"),
-    [("sys.exit(3)", 10.0, "exited with 3 before it was ready"), ("time.sleep(60)", 0.3, "not ready within")],
+    [("sys.exit(3)", 60.0, "exited with 3 before it was ready"), ("time.sleep(60)", 0.3, "not ready within")],
 )
 def test_one_that_does_not_get_ready_leaves_its_predecessor_serving(
     nursery: Nursery, then: str, deadline_s: float, words: str
 ) -> None:
     async def scenario() -> None:
-        code = "import time\n" + SECOND.format(then=then) + LIVE
+        code = SECOND.format(then=then) + LIVE
         specs = [nursery.spec("a", code=code, start_deadline_s=deadline_s), nursery.spec("b")]
         async with running(nursery.supervise(*specs)):
-            await nursery.wait_ready()
+            await until(lambda: nursery.status("b").state is ChildState.READY)
+            await until(lambda: nursery.status("a").state is ChildState.READY)
+            change(nursery, "a")
             before = [nursery.pid("a"), nursery.pid("b")]
             assert words in await nursery.supervisor.roll(["a", "b"])
             assert [nursery.pid("a"), nursery.pid("b")] == before, "given up at the first"
@@ -68,14 +76,16 @@ def test_one_that_does_not_get_ready_leaves_its_predecessor_serving(
 
 def test_one_that_is_killed_while_its_successor_starts_comes_back(nursery: Nursery) -> None:
     async def scenario() -> None:
-        code = "import time\n" + SECOND.format(then="time.sleep(0.5)") + LIVE
-        async with running(nursery.supervise(nursery.spec("a", code=code))):
+        waits = "while os.path.exists(sys.argv[1] + '.other'): time.sleep(0.01)"
+        async with running(nursery.supervise(nursery.spec("a", code=SECOND.format(then=waits) + LIVE))):
             await nursery.wait_ready()
+            change(nursery, "a")
             before = nursery.pid("a")
             rolling = asyncio.ensure_future(nursery.supervisor.roll(["a"]))
             await until(lambda: nursery.status("a").state is ChildState.ROLLING)
             os.kill(before, signal.SIGKILL)
             assert "ended meanwhile" in await rolling
+            (nursery.folder / "a.ready.other").unlink()
             await until(lambda: nursery.status("a").state is ChildState.READY)
             assert nursery.pid("a") != before
 
@@ -87,10 +97,11 @@ def test_nothing_is_left_where_all_is_stopped_meanwhile(nursery: Nursery, way: s
     """Of the one that drains, of the one that serves, and of the one that starts."""
 
     async def scenario() -> None:
-        code = "import time\n" + SECOND.format(then="time.sleep(0.3)") + STUBBORN
+        code = SECOND.format(then="time.sleep(0.3)") + STUBBORN
         specs = [nursery.spec(name, code=code, stop_deadline_s=1.0) for name in ("a", "b")]
         async with running(nursery.supervise(*specs)) as task:
             await nursery.wait_ready()
+            change(nursery, "a", "b")
             rolling = asyncio.ensure_future(nursery.supervisor.roll(["a", "b"]))
             await until(lambda: nursery.status("b").state is ChildState.ROLLING)
             getattr(nursery.supervisor, way)()

@@ -19,6 +19,7 @@ from forebay.testing.threaded import ThreadedUpstream
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 90.0
+DRAIN_S = 500  #: so long that nobody waits for it
 OWN_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -92,7 +93,9 @@ def foreground(
     upstream: ThreadedUpstream,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Foreground]:
-    monkeypatch.setenv("FOREBAY_CONFIG", str(write_config(tmp_path, upstream.url)))
+    path = write_config(tmp_path, upstream.url)
+    path.write_text(path.read_text().replace("deadline_s: 10", f"deadline_s: {DRAIN_S}"))
+    monkeypatch.setenv("FOREBAY_CONFIG", str(path))
     is_make = request.param == "make run"
     running = Foreground(MAKE_RUN if is_make else [sys.executable, "-m", "forebay", "up"], tmp_path)
     try:
@@ -106,7 +109,8 @@ def test_ctrl_c_says_how_long_it_may_take_and_how_to_end_at_once(foreground: For
     foreground.press_ctrl_c()
     foreground.wait_end()
     assert foreground.written.endswith(
-        "^C\r\nStopping: requests in flight get up to 10 s. Ctrl-C again ends at once.\r\nStopped.\r\n"
+        "^C\r\nStopping: requests in flight get up to "
+        f"{DRAIN_S} s. Ctrl-C again ends at once.\r\nStopped.\r\n"
     )
 
 
@@ -140,13 +144,11 @@ def test_a_second_ctrl_c_ends_at_once_on_a_line_of_its_own(
         [sys.executable, "-m", "forebay", "chat", "Hi"], cwd=tmp_path, stdout=-1, stderr=-1
     )
     try:
-        upstream.wait_requests(asked + 1)
+        upstream.wait_requests(asked + 1, LIMIT_S)
         foreground.press_ctrl_c()
         foreground.wait_said("Ctrl-C again ends at once")
         foreground.press_ctrl_c()
-        began = time.monotonic()
-        foreground.wait_end()
-        assert time.monotonic() - began < 8, "the drain's deadline was not waited for"
+        foreground.wait_end()  # the drain's deadline is not waited for
     finally:
         gate.open()
         caller.communicate(timeout=LIMIT_S)

@@ -108,22 +108,32 @@ def test_a_receiver_may_say_when_to_come_back(tmp_path: Path) -> None:
     assert send(tmp_path, date)[0].retry_after_s == 0
 
 
+#: How long a receiver has: enough to be asked on a machine that is calm, and on one that is not.
+LIMITS_S = (0.3, 3, 20)
+
+
 def test_a_receiver_that_never_answers_takes_its_time_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook_sender, "TOTAL_S", 0.3)
-    for script in ([Sleep(30.0)], drip(answer(b"x" * 1000), pause_s=0.05)):
-        began = time.monotonic()
-        sent, receiver = send(tmp_path, script)
-        assert time.monotonic() - began < 10
-        assert sent.error == "no answer within 0.3 s"
+    for script in ([Sleep(600.0)], drip(answer(b"x" * 20_000), pause_s=0.05)):
+        for limit_s in LIMITS_S:
+            monkeypatch.setattr(webhook_sender, "TOTAL_S", limit_s)
+            began = time.monotonic()
+            sent, receiver = send(tmp_path, script)
+            assert time.monotonic() - began < 300
+            assert sent.error == f"no answer within {limit_s:g} s"
+            if receiver.requests:
+                break
         assert len(receiver.requests) == 1
 
 
 def test_a_body_that_never_ends_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook_sender, "TOTAL_S", 0.5)
-    script = [Send(head(200, [("content-length", "99")])), Sleep(30.0)]
-    sent, _ = send(tmp_path, script)
+    script = [Send(head(200, [("content-length", "99")])), Sleep(600.0)]
+    for limit_s in LIMITS_S:
+        monkeypatch.setattr(webhook_sender, "TOTAL_S", limit_s)
+        sent, _ = send(tmp_path, script)
+        if sent.status is not None:
+            break
     assert (sent.status, sent.error) == (200, "")
 
 

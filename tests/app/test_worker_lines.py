@@ -58,7 +58,7 @@ class _Worker:
         self.ended += 1
 
     async def until(self, holds: Callable[[], object]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not holds():
                 self.line.keep_open(asyncio.get_running_loop().time())
                 await asyncio.sleep(0.005)
@@ -98,7 +98,7 @@ def test_a_worker_that_comes_again_is_no_worker_that_left(tmp_path: Path) -> Non
         await old.until(lambda: owner.lines.by_worker)
         before = owner.lines.by_worker["a"]
         await new.until(lambda: owner.lines.by_worker["a"] is not before)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not old.ended:
                 await asyncio.sleep(0.005)
         assert owner.left == []

@@ -68,7 +68,7 @@ class LiveForebay:
     def pids(self) -> list[int]:
         return [child.pid for child in self.state.children if child.pid is not None]
 
-    def wait_for(self, condition: Callable[[], bool], limit_s: float = 60) -> None:
+    def wait_for(self, condition: Callable[[], bool], limit_s: float = 120) -> None:
         deadline = time.monotonic() + limit_s
         while not condition():
             assert time.monotonic() < deadline, self.output
@@ -79,7 +79,7 @@ class LiveForebay:
         assert self.process.poll() is None, self.output
         return self
 
-    def wait_end(self, limit_s: float = 60) -> int:
+    def wait_end(self, limit_s: float = 120) -> int:
         code = self.process.wait(limit_s)
         self._reader.join(30)
         return code
@@ -94,7 +94,7 @@ class LiveForebay:
             options.pop("method", "GET"),
             self.state.gateway_url + path,
             headers=headers,
-            timeout=30,
+            timeout=60,
             **options,
         )
 
@@ -105,7 +105,7 @@ class LiveForebay:
     def open_stream(self) -> http.client.HTTPResponse:
         """A stream whose first bytes have come."""
         parts = urlsplit(self.state.gateway_url)
-        connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=30)
+        connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)
         body = '{"model": "m", "stream": true, "messages": [{"role": "user", "content": "Hi"}]}'
         headers = {"authorization": f"Bearer {self.key}", "content-type": "application/json"}
         connection.request("POST", "/v1/chat/completions", body, headers)

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,8 @@ def test_a_batch_that_is_cancelled_hands_out_what_it_has(
         batch = submit(client, [make_line(n) for n in range(60)])
         scene.until(lambda: client.batches.retrieve(batch.id).request_counts.completed == 3)
         assert client.batches.cancel(batch.id).status == "cancelling"
-        assert client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
+        with suppress(openai.ConflictError):  # it may have ended meanwhile
+            assert client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
         done = wait_end(scene, client, batch.id)
     finally:
         place.gate.open()

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from forebay.cli.main import app
 
 ESCAPE = "\x1b"
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 def forebay(*args: str | Path, input: str | bytes | None = None) -> Result:

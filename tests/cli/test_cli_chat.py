@@ -439,7 +439,7 @@ def test_an_answer_that_nobody_reads_ends_quietly(tmp_path: Path) -> None:
         assert process.stdout.read(1) == b"a"
         process.stdout.close()
         gate.open()
-        assert process.wait(30) == 141
+        assert process.wait(90) == 141
         assert process.stderr.read() == b""
         process.stderr.close()
 

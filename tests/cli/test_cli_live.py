@@ -54,7 +54,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             assert process.poll() is None, output.read_text()
             yield folder
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(90) == 0
         finally:
             if process.poll() is None:
                 process.kill()

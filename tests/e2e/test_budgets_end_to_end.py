@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from whole import Whole, running, wait_until
+from whole import Whole, await_period, running, wait_until
 
 from forebay.testing.openai import usage, well_behaved
 from forebay.testing.threaded import ThreadedUpstream
@@ -38,17 +38,27 @@ def budget(folder: Path, *rules: str, more: str = "") -> Iterator[tuple[Whole, T
             for name in ("big", "small", "slow", "unpriced")
         )
         text = f"gateway: {{port: 0, workers: 2}}\ncontrol: {{port: 0}}\nmodels:\n{models}{PRICES}"
-        limits = "limits:\n" + more + "  rules:\n" + "".join(f"    - {rule}\n" for rule in rules)
+        # A worker whose authority takes longer than a second lets nothing pass by itself.
+        limits = (
+            "limits:\n  when_away: closed\n"
+            + more
+            + "  rules:\n"
+            + "".join(f"    - {rule}\n" for rule in rules)
+        )
         with running(folder, text + limits) as whole:
             yield whole, upstream
 
 
 def send(whole: Whole, model: str = "big", **body: Any) -> httpx.Response:
+    """Asked again where nobody can say at the moment whether there is room: the machine is busy."""
     asked = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50} | body
-    with httpx.Client(timeout=60) as client:
-        return client.post(
-            f"{whole.url}/chat/completions", json=asked, headers={"authorization": f"Bearer {whole.key}"}
-        )
+    headers = {"authorization": f"Bearer {whole.key}"}
+    with httpx.Client(timeout=60, headers=headers) as client:
+        while True:
+            answer = client.post(f"{whole.url}/chat/completions", json=asked)
+            if answer.status_code != 503 or "has no price" in answer.text:
+                return answer
+            time.sleep(0.1)
 
 
 def admin(whole: Whole, path: str) -> dict[str, Any]:
@@ -88,13 +98,6 @@ def read_billed(whole: Whole, count: int) -> int:
 
     wait_until(is_there, 60, f"{count} records on the bill")
     return int(Decimal(total["cost_usd"]).scaleb(9))
-
-
-def await_period(seconds_left: float = 60) -> None:
-    """So that the day does not end in the middle of a test."""
-    left = 86_400 - time.time() % 86_400
-    if left < seconds_left:
-        time.sleep(left + 1)
 
 
 def test_a_budget_is_used_as_the_bill_says_and_then_refuses(tmp_path: Path) -> None:
@@ -232,7 +235,7 @@ def test_grace_lets_a_bounded_part_more_pass_for_a_while(tmp_path: Path) -> None
         assert len(upstream.requests) == len(passed)
         assert answers[-1].status_code == 429
         (limit,) = admin(whole, "/limits")["data"]
-        assert limit["exceeded_at_s"] == pytest.approx(time.time(), abs=60)
+        assert limit["exceeded_at_s"] == pytest.approx(time.time(), abs=300)
 
 
 def test_grace_ends_with_its_time(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_apply_change_watch_and_go_back(tmp_path: Path) -> None:
         told = apply(whole, MANIFEST)
         assert "vectors: created, generation 1" in told
         assert "vectors: ready, revision" in told
-        wait_until(lambda: ask(whole, "vectors") == 200, 30, "callers get answers")
+        wait_until(lambda: ask(whole, "vectors") == 200, 60, "callers get answers")
         first = show(whole)
         assert (first["phase"], first["replicas_ready"], first["version"]) == ("ready", 1, "1")
 
@@ -67,5 +67,5 @@ def test_apply_change_watch_and_go_back(tmp_path: Path) -> None:
         assert show(whole, "more")["origin"] == "file"
 
         assert whole.command("delete", "vectors").returncode == 0
-        wait_until(lambda: ask(whole, "vectors") == 404, 30, "what was deleted is gone")
+        wait_until(lambda: ask(whole, "vectors") == 404, 60, "what was deleted is gone")
         assert ask(whole, "others") == 200

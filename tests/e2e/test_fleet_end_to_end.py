@@ -69,8 +69,12 @@ def test_engines_are_seen_and_what_is_new_is_warmed_first(tmp_path: Path) -> Non
             wait_until(lambda: is_ready(one.url), 60, "the first replica is ready")
             real = next(url for url, each in read_fleet(whole).items() if each["engine"] == "llama.cpp")
             wait_until(lambda: is_ready(real), 60, "the real engine is ready")
+
+            def is_idle() -> bool:
+                return [read_fleet(whole)[real][what] for what in ("running", "waiting")] == [0, 0]
+
+            wait_until(is_idle, 60, "the real engine tells that it has nothing to do")
             fleet = read_fleet(whole)
-            assert (fleet[real]["running"], fleet[real]["waiting"]) == (0, 0)
             assert fleet[real]["adapters"] == []
             assert (fleet[one.url]["running"], fleet[one.url]["kv_cache_used"]) == (2, 0.25)
             assert fleet[one.url]["adapters"] == ["sql"]

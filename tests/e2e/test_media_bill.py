@@ -1,12 +1,11 @@
 """What audio and images cost over a whole Forebay: the bill and the limit of money agree to the nano-USD."""
 
-import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import httpx
-from whole import Whole, running, wait_until
+from whole import Whole, await_period, running, wait_until
 
 from forebay.testing.media import audio_usage, duration_usage, image_usage, wav, well_behaved
 from forebay.testing.recorded import RecordedRequest
@@ -57,8 +56,7 @@ def admin(whole: Whole, path: str) -> dict[str, Any]:
 
 
 def test_the_bill_and_the_limit_agree(tmp_path: Path) -> None:
-    if 86_400 - time.time() % 86_400 < 60:  # the day is not to end in the middle
-        time.sleep(61)
+    await_period()
     with ThreadedUpstream(serve) as upstream:
         models = "".join(
             f"  {name}: {{endpoints: ['{endpoint}'], targets: [{{url: '{upstream.url}'}}]}}\n"

@@ -47,7 +47,7 @@ class Caller(threading.Thread):
         self._end = b"[DONE]\n\n" if stream else b"}"
 
     def run(self) -> None:
-        connection = HTTPConnection("127.0.0.1", self._port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=60)
         while not self.stopping.is_set():
             try:
                 connection.request("POST", "/v1/chat/completions", self._body, self._headers)
@@ -80,7 +80,7 @@ def test_no_request_fails_while_all_workers_are_started_anew(tmp_path: Path) -> 
         for caller in callers:
             caller.stopping.set()
         for caller in callers:
-            caller.join(30)
+            caller.join(90)
         after = {child.name: child.pid for child in whole.state.children}
         new = {name for name, pid in after.items() if pid != before[name]}
         assert new == {"worker-0", "worker-1"}

@@ -1,13 +1,12 @@
 """Usage rules over a whole Forebay: from what a target says to the bill, the limit of money and a recount."""
 
 import json
-import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import httpx
-from whole import Whole, running, wait_until
+from whole import Whole, await_period, running, wait_until
 
 from forebay.testing.answers import json_answer, sse_answer
 from forebay.testing.openai import DONE, chat_completion, chat_stream, event, usage_chunk
@@ -72,9 +71,7 @@ def recompute(whole: Whole) -> tuple[str, dict[str, Any]]:
 
 
 def test_what_a_rule_counts_is_charged_limited_and_recounted_the_same(tmp_path: Path) -> None:
-    left_s = 86_400 - time.time() % 86_400
-    if left_s < 120:  # so that the day, and maybe the month, does not end in the middle
-        time.sleep(left_s + 1)
+    await_period()
     file = tmp_path / "forebay.yaml"
     with ThreadedUpstream(answer) as upstream:
         with running(tmp_path, configure(upstream.url, RULES)) as whole:

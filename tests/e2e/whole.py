@@ -25,6 +25,13 @@ def wait_until(is_true: Callable[[], bool], limit_s: float, what: str) -> None:
         time.sleep(0.02)
 
 
+def await_period(left_s: float = 300.0) -> None:
+    """So that the day, and maybe the month, does not end in the middle of a test of limits."""
+    left = 86_400 - time.time() % 86_400
+    if left < left_s:
+        time.sleep(left + 1)
+
+
 @dataclass(slots=True, kw_only=True)
 class Whole:
     """A running `forebay up`."""

@@ -55,9 +55,9 @@ async def open_local(folder: Path, machine: Machine = ANY) -> AsyncIterator[Loca
         yield scene
     finally:
         scene.keeper.kill()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await keeping
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while left := list(find_leftovers(scene.mark)):
         assert time.monotonic() < deadline, f"replicas were left running: {left}"
         await asyncio.sleep(0.02)

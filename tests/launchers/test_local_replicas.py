@@ -159,7 +159,7 @@ def test_what_runs_goes_on_while_the_list_is_damaged(tmp_path: Path, damage: byt
                 file.unlink()
             else:
                 file.write_bytes(damage)
-            for _ in range(500):
+            for _ in range(3000):
                 try:
                     await launcher.start(two)
                     break
@@ -221,7 +221,7 @@ def test_a_disk_that_has_no_room_for_logs_ends_nothing_that_runs(tmp_path: Path)
     asyncio.run(check())
 
 
-async def await_true(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+async def await_true(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.02)

@@ -1,7 +1,11 @@
 """The upstream in a thread, for tests that block; and addresses that fail to connect."""
 
+import random
 import socket
+import subprocess
+import sys
 import threading
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -80,3 +84,25 @@ def test_a_blackhole_never_lets_a_connect_end() -> None:
 def test_a_closed_port_refuses() -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", find_closed_port()), timeout=30)
+
+
+def test_a_closed_port_is_given_to_nobody_else() -> None:
+    code = "import random; from forebay.testing.threaded import find_closed_port as find; random.seed(5)"
+    command = [sys.executable, "-c", code + "; print(find(), flush=True); input()"]
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(subprocess.Popen(command, stdin=-1, stdout=-1, text=True)) for _ in range(2)
+        ]
+        ports = [process.stdout.readline() for process in started if process.stdout]
+        assert len(set(ports)) == 2, "both draw the same numbers"
+        for process in started:
+            process.communicate("\n", timeout=60)
+    state = random.getstate()
+    try:
+        found = []
+        for _ in range(3):
+            random.seed(5)
+            found.append(find_closed_port())
+        assert len(set(found)) == 3
+    finally:
+        random.setstate(state)

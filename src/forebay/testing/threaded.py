@@ -15,6 +15,8 @@ from forebay.testing.upstream import WAIT_MAX_S, Handler, ScriptedUpstream, Upst
 
 Result = TypeVar("Result")
 _kept: list[socket.socket] = []
+#: One for each port that this process has been given; whoever looks for one sees them.
+_given: list[socket.socket] = []
 
 
 class ThreadedUpstream:
@@ -143,8 +145,8 @@ class Blackhole:
 def find_closed_port(*, keep: bool = False) -> int:
     """A port of 127.0.0.1 where nobody listens, so that a connect is refused; also one to listen at later on.
 
-    It is none of those that the kernel gives to whoever asks for any and to connections that go out, so that
-    another test does not come by it.
+    It is none of those that the kernel gives to whoever asks for any and to connections that go out, and
+    nobody else who asks here is given it, in this process or beside it, while this one lives.
 
     Args:
         keep: nobody can listen there until this process ends, so that a connect is refused for as long.
@@ -152,12 +154,15 @@ def find_closed_port(*, keep: bool = False) -> int:
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(1000):
         port = random.randrange(low // 2, low)
-        sock = socket.socket()
+        claim, sock = socket.socket(socket.AF_UNIX), socket.socket()
         try:
+            claim.bind(f"\0forebay-closed-port-{port}")  # in no folder, and gone with the process
             sock.bind(("127.0.0.1", port))
         except OSError:
+            claim.close()
             sock.close()
             continue
+        _given.append(claim)
         if keep:
             _kept.append(sock)  # bound, and not listening
         else:
