@@ -134,7 +134,7 @@ class Scene:
 
     def client(self) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        return httpx.AsyncClient(base_url=self.gateway.url, timeout=60, limits=limits)
+        return httpx.AsyncClient(base_url=self.gateway.url, timeout=120, limits=limits)
 
     async def ask(
         self,
@@ -164,11 +164,11 @@ class Scene:
             await self.until(lambda served=served: place.served > served)  # type: ignore[misc]
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not is_so():
                 await asyncio.sleep(0.005)
 
     async def until_waiting(self, count: int, **labels: str) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while await asyncio.to_thread(lambda: self.waiting(**labels)) != count:
                 await asyncio.sleep(0.02)

@@ -25,7 +25,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 async def settle(*asked: "asyncio.Task[httpx.Response]") -> list[httpx.Response]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         return await asyncio.gather(*asked)
 
 

@@ -21,15 +21,13 @@ class Watched(Place):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
-        self.held_s = self.began_s = self.ended_s = 0.0
+        self.held: list[tuple[float, float, str]] = []  #: from, until, and the request's id
 
     def _serve(self, request: RecordedRequest) -> Iterator[Step]:
         begun_s = time.monotonic()
-        self.began_s = self.began_s or begun_s
         for number, step in enumerate(super()._serve(request)):
-            if number == 1:  # what it waited for is over
-                self.ended_s = time.monotonic()
-                self.held_s += self.ended_s - begun_s
+            if number == 1:  # what it waited for is over, and nothing of the answer has gone out
+                self.held.append((begun_s, time.monotonic(), request.header("x-request-id") or ""))
             yield step
 
     def measure_use(self) -> float:
@@ -38,7 +36,13 @@ class Watched(Place):
         How long each was in hand is what was seen, and not what it should have been: a busy machine lets
         answers go late.
         """
-        return self.held_s / (self.ended_s - self.began_s)
+        begun_s, ended_s, _ = zip(*self.held, strict=True)
+        return (sum(ended_s) - sum(begun_s)) / (max(ended_s) - min(begun_s))
+
+    def find_peak(self, ids: set[str]) -> int:
+        """The most of some requests that were in hand at a time."""
+        held = [(begun_s, ended_s) for begun_s, ended_s, id in self.held if id in ids]
+        return max(sum(begun <= at < ended for begun, ended in held) for at, _ in held)
 
 
 class Stage(Scene):
@@ -75,7 +79,7 @@ async def ask(stage: Stage) -> tuple[int, str]:
 
 
 async def send(stage: Stage, count: int) -> list[tuple[int, str]]:
-    async with asyncio.timeout(100):
+    async with asyncio.timeout(150):
         return await asyncio.gather(*(ask(stage) for _ in range(count)))
 
 
@@ -111,11 +115,11 @@ def test_fewer_places_than_workers_serve_every_request_of_each(stage: Stage) -> 
 
 
 def test_a_worker_that_dies_in_a_herd_leaves_its_places_to_the_others(stage: Stage) -> None:
-    place = Place(0.1)
+    place = Watched(0.1)
     stage.start_workers(place, 3, 600.0, requests_max=6)
 
     async def run() -> None:
-        async with asyncio.timeout(100):
+        async with asyncio.timeout(150):
             asked = [asyncio.ensure_future(ask(stage)) for _ in range(120)]
             await stage.until(lambda: place.served > 6)
             await asyncio.to_thread(stage.workers[2].kill)
@@ -126,7 +130,9 @@ def test_a_worker_that_dies_in_a_herd_leaves_its_places_to_the_others(stage: Sta
             assert {status for status, _ in after} == {200}, "the others have all of its places"
 
     asyncio.run(run())
-    assert place.peak <= 6 + 2  # what it had in hand, its upstream may hold for a moment longer
+    # What the dead one had in hand, the place may hold for a moment longer.
+    living = {each.request_id for each in stage.gateway.records() if each.worker != 2}
+    assert 1 <= place.find_peak(living) <= 6
 
 
 def test_tokens_of_four_workers_fill_what_there_is(stage: Stage) -> None:
@@ -144,7 +150,7 @@ def test_a_herd_survives_a_new_table_and_a_new_board(stage: Stage) -> None:
 
     async def run() -> list[tuple[int, str]]:
         asked = [asyncio.ensure_future(ask(stage)) for _ in range(150)]
-        async with asyncio.timeout(100):
+        async with asyncio.timeout(150):
             for most in (3, 6):
                 await asyncio.sleep(0.3)
                 targets = (msgspec.structs.replace(route.targets[0], requests_max=most),)
@@ -160,4 +166,4 @@ def test_a_herd_survives_a_new_table_and_a_new_board(stage: Stage) -> None:
     answers = asyncio.run(run())
     assert {status for status, _ in answers} == {200}, next(told for status, told in answers if status != 200)
     assert place.served == 150
-    assert place.peak <= 6 + 3
+    assert place.peak <= 6 + 4  # of three workers without a board, one may have all and the others two each
