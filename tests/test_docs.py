@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-EXAMPLE_LIMIT_S = 60
+EXAMPLE_LIMIT_S = 300  #: the machine may be busy
 
 MARK = re.compile(r"^<!--\s*test:.*-->$", re.MULTILINE)
 FENCE = re.compile(r"^ {0,3}(?P<mark>```+|~~~+)[^\n]*\n.*?^ {0,3}(?P=mark)[ \t]*$", re.MULTILINE | re.DOTALL)

@@ -115,7 +115,7 @@ def test_a_secret_that_is_not_there_fails_and_an_unwise_setting_warns(tmp_path: 
 
 def test_a_port_that_another_program_holds_fails(tmp_path: Path) -> None:
     with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
+        holder.bind(("127.0.0.1", find_closed_port()))  # which nobody else takes
         holder.listen()
         port = holder.getsockname()[1]
         write_config(tmp_path, gateway=port)

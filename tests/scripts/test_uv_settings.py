@@ -67,7 +67,7 @@ def test_pip_itself_is_asked(tmp_path: Path, configured: str) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode != 0

@@ -29,6 +29,7 @@ from forebay.testing.steps import (
     Stall,
     Wait,
 )
+from forebay.testing.threaded import find_closed_port
 from forebay.testing.upstream import ScriptedUpstream, UpstreamSettings
 
 GET = b"GET /x HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -325,14 +326,26 @@ def test_a_peer_that_breaks_http_gets_400_and_is_on_record(wrong: bytes) -> None
 
 def test_an_idle_connection_is_closed_after_the_keep_alive_time_but_not_within_a_request() -> None:
     async def scenario() -> None:
-        async with ScriptedUpstream([Send(OK)], settings(keep_alive_s=0.05)) as upstream:
-            async with connect(upstream) as wire:
-                await wire.send(GET[:10])
-                await asyncio.sleep(0.1)
-                await wire.send(GET[10:])
-                assert await wire.read(len(OK)) == OK
-                assert await wire.read_all() == b""
-            assert upstream.connections[0].closed_by_peer_at_s is None
+        for keep_alive_s in (0.05, 1.0, 10.0):  # where the machine is calm, and where a send may come late
+            async with ScriptedUpstream([Send(OK)], settings(keep_alive_s=keep_alive_s)) as upstream:
+                async with connect(upstream) as wire:
+                    await wire.send(GET[:10])
+                    if not await is_received(upstream, keep_alive_s):
+                        continue
+                    await asyncio.sleep(2 * keep_alive_s)
+                    await wire.send(GET[10:])
+                    assert await wire.read(len(OK)) == OK
+                    assert await wire.read_all() == b""
+                assert upstream.connections[0].closed_by_peer_at_s is None
+                return
+        raise AssertionError("no request began in time")
+
+    async def is_received(upstream: ScriptedUpstream, limit_s: float) -> bool:
+        try:
+            await upstream.wait_until(lambda: upstream.connections[0].received_bytes == 10, limit_s)
+        except (TimeoutError, IndexError):
+            return False
+        return True
 
     run(scenario)
 
@@ -355,7 +368,8 @@ def test_a_connection_may_be_reset_or_ignored_from_the_start() -> None:
 
 def test_stopping_drops_what_is_open_and_frees_the_port() -> None:
     async def scenario() -> None:
-        async with ScriptedUpstream([Stall()]) as upstream:
+        port = find_closed_port()  # which nobody else takes meanwhile
+        async with ScriptedUpstream([Stall()], settings(port=port)) as upstream:
             async with connect(upstream) as wire:
                 await wire.send(GET)
                 await upstream.wait_requests(1)
@@ -363,7 +377,7 @@ def test_stopping_drops_what_is_open_and_frees_the_port() -> None:
                 assert upstream.connections_open == 0
                 with contextlib.suppress(ConnectionResetError):
                     assert await wire.read_all() == b""
-        async with ScriptedUpstream([Send(OK)], settings(port=upstream.port)) as again:
+        async with ScriptedUpstream([Send(OK)], settings(port=port)) as again:
             async with connect(again) as wire:
                 await wire.send(GET)
                 assert await wire.read(len(OK)) == OK
@@ -373,7 +387,8 @@ def test_stopping_drops_what_is_open_and_frees_the_port() -> None:
 
 def test_one_that_stopped_listening_still_serves_open_connections() -> None:
     async def scenario() -> None:
-        async with ScriptedUpstream([Send(OK)]) as upstream, connect(upstream) as wire:
+        own = settings(port=find_closed_port())
+        async with ScriptedUpstream([Send(OK)], own) as upstream, connect(upstream) as wire:
             await wire.send(GET)
             await wire.read(len(OK))
             upstream.stop_listening()
