@@ -25,6 +25,7 @@ from forebay.testing.threaded import ThreadedUpstream
 from forebay.testing.upstream import Answer
 
 HEADERS = {"authorization": f"Bearer {TEST_KEY}"}
+PATIENT = {"forebay.gateway.policy.load.EJECT_S": 200.0}  #: out of service until the test is over
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 
 
@@ -61,7 +62,7 @@ class Fleet:
         limits: GatewayLimits | None = None,
     ) -> None:
         routes = routes or (self.make_route(),)
-        gateway = GatewayProcess(routes, folder=self._folder, keys=keys, limits=limits)
+        gateway = GatewayProcess(routes, folder=self._folder, keys=keys, limits=limits, constants=PATIENT)
         gateway.snapshot = msgspec.structs.replace(
             gateway.snapshot, explains_routes=explains, quotas=quotas, quota_when_away=WhenAway.OPEN
         )
