@@ -50,10 +50,20 @@ def test_any_short_file_is_refused_and_never_crashes(tmp_path: Path, content: by
         read_gguf_header(path)
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_without_one_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineRefused, match="no model file"):
         find_gguf(str(tmp_path / "none.gguf"))
-    with pytest.raises(EngineRefused, match="can't be read"):
+    with pytest.raises(EngineRefused, match="there is no GGUF file in the folder"):
+        find_gguf(str(tmp_path))
+
+
+def test_a_folder_stands_for_the_only_model_in_it(tmp_path: Path) -> None:
+    content = struct.pack("<4sIQQ", b"GGUF", 3, 1, 0) + bytes(100)
+    for name in ("mmproj-x.gguf", "x-00001-of-00002.gguf", "x-00002-of-00002.gguf"):
+        (tmp_path / name).write_bytes(content)
+    assert find_gguf(str(tmp_path)).name == "x-00001-of-00002.gguf"
+    (tmp_path / "y.gguf").write_bytes(content)
+    with pytest.raises(EngineRefused, match=r"several models: y.gguf, x-00001-of-00002.gguf"):
         find_gguf(str(tmp_path))
 
 

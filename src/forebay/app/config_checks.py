@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from forebay.app.config_defaults import EMBEDDED_ENGINES, ENDPOINTS_BY_KIND
-from forebay.app.config_deployments_checks import check_deployments
+from forebay.app.config_deployments_checks import check_deployments, check_file_references
 from forebay.app.config_dialect_checks import check_dialect, list_addresses
 from forebay.app.config_engines_checks import check_pool_engines
 from forebay.app.config_explain import suggest_hint
@@ -54,6 +54,7 @@ def compute_check_problems(
         *_check_pool_ways(source.data, origin, env),
         *check_pool_engines(source.data, origin),
         *check_deployments(source.data, origin),
+        *check_file_references(source.data),
     ]
     return make_problems(source, dict.fromkeys(found))  # a pool's are found at each target that names it
 

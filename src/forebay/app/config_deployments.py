@@ -13,12 +13,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     PlainValidator,
     StrictFloat,
     StrictInt,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    WrapValidator,
     model_validator,
 )
 
@@ -38,6 +39,8 @@ from forebay.app.config_values import (
 from forebay.core.routes import Endpoint
 from forebay.engines.deployment import LauncherKind, Strategy, Unseen
 from forebay.engines.model import Argument
+from forebay.registry.model import RegistryInvalid
+from forebay.registry.reference import PREFIX, parse_reference
 
 OWN_WEIGHTS: Final = "minilm"
 REPLICAS_MAX: Final = 256
@@ -45,15 +48,18 @@ DEPLOYMENTS_MAX: Final = 500
 WHOLE_MAX: Final = (1 << 63) - 1
 LIST_MAX: Final = 256
 TEXT_MAX: Final = 10_000
-REGISTRY_PREFIX: Final = "registry:"
 Kind = Literal["llamacpp", "minilm", "vllm"]
 Modality = Literal["text", "images", "audio"]
 
 
-def _check_source(value: Any) -> Any:
-    if isinstance(value, str) and value.startswith(REGISTRY_PREFIX):
-        raise ValueError("there is no model registry yet; give a path or `embedded:NAME`")
-    return value
+def _check_source(value: Any, check_path: ValidatorFunctionWrapHandler) -> Any:
+    """A reference to the registry, or what is one of weights otherwise."""
+    if not isinstance(value, str) or not value.startswith(PREFIX):
+        return check_path(value)
+    try:
+        return parse_reference(value.removeprefix(PREFIX)).source
+    except RegistryInvalid as error:
+        raise ValueError(error.message) from None
 
 
 def _check_argument_name(value: str) -> str:
@@ -92,7 +98,7 @@ def _check_steps(value: tuple[float, ...]) -> tuple[float, ...]:
 
 
 DeploymentName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$")]
-Source = Annotated[Weights, BeforeValidator(_check_source)]
+Source = Annotated[Weights, WrapValidator(_check_source)]
 ArgumentName = Annotated[str, AfterValidator(_check_argument_name)]
 ArgumentValue = Annotated[
     Any,  # an `Argument`; pydantic's own way of saying so warns of lists
@@ -236,12 +242,14 @@ class DeploymentConfig(Section):
     version: Label | None = Field(
         default=None,
         description="Version of the model, such as `2026-11-30`. It stands on records, and usage and bills "
-        "can be told apart by it.",
+        "can be told apart by it. Null takes that of the registry, such as `chat-v3`, where `source` names "
+        "one.",
     )
     source: Source | None = Field(
         default=None,
-        description="The weights: path of a GGUF file or of a folder as Hugging Face has them, or "
-        "`embedded:smollm2-135m`. Null is for `minilm`, which has its own.",
+        description="The weights: path of a GGUF file or of a folder as Hugging Face has them, a version of "
+        "the registry (`registry:NAME@3`, `registry:NAME@champion`), or `embedded:smollm2-135m`. Null is for "
+        "`minilm`, which has its own.",
     )
     engine: EngineChoice = Field(description="The software that runs the model, and what it is told.")
     endpoints: Annotated[tuple[Endpoint, ...], Field(min_length=1)] | None = Field(

@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from forebay.app.config_defaults import ENDPOINTS_BY_KIND
-from forebay.app.config_deployments import REGISTRY_PREFIX
 from forebay.app.config_problems import Severity
 from forebay.app.config_source import KeyPath
 from forebay.app.config_values import ConfigOrigin
 from forebay.app.deployment_arguments import find_argument_problems
 from forebay.engines.model import EngineRefused
-from forebay.engines.weights import EMBEDDED_PREFIX, read_gguf_header
+from forebay.engines.weights import EMBEDDED_PREFIX, find_gguf
+from forebay.registry.model import RegistryInvalid
+from forebay.registry.reference import PREFIX as REGISTRY_PREFIX
+from forebay.registry.reference import parse_source
 
 Found = tuple[KeyPath, str, str, Severity, bool]
 LOCAL: Final = "local"
+KUBERNETES: Final = "kubernetes"
 _GPU_FOLDER: Final = Path("/proc/driver/nvidia/gpus")
 _MEMINFO: Final = Path("/proc/meminfo")
 _MERGE: Final = "merge them into the weights, or run `kind: vllm`"
@@ -48,6 +51,7 @@ def check_deployments(data: Mapping[str, Any], origin: ConfigOrigin) -> Iterator
         yield from _check_adapters(path, name, manifest)
         yield from _check_endpoints(data, path, name, manifest)
         yield from _check_arguments(path, manifest)
+        yield from _check_references(data, path, manifest)
         if _find_launcher(data, manifest) == LOCAL:
             yield from _check_files(path, manifest, origin.folder)
             yield from _check_machine(path, manifest)
@@ -111,6 +115,39 @@ def _check_arguments(path: KeyPath, manifest: Mapping[str, Any]) -> Iterator[Fou
         yield place, each.message, each.hint, Severity(each.severity.value), False
 
 
+def _check_references(data: Mapping[str, Any], path: KeyPath, manifest: Mapping[str, Any]) -> Iterator[Found]:
+    """Whether whoever runs it could find what lies in the registry; what is there is not looked at here."""
+    places = _mapping(_mapping(data.get("launchers")).get("kubernetes"))
+    if _find_launcher(data, manifest) != KUBERNETES or places.get("models_path"):
+        return
+    for place, source in _list_sources(path, manifest):
+        if isinstance(source, str) and source.startswith(REGISTRY_PREFIX):
+            message = "pods can't find versions of the registry: nobody says where they lie on the cluster"
+            hint = "set `launchers.kubernetes.models_path`, or give a path there"
+            yield place, message, hint, Severity.ERROR, False
+
+
+def check_file_references(data: Mapping[str, Any]) -> Iterator[Found]:
+    """Of forebay.yaml: an alias in it would have what runs follow the alias, since nothing is applied."""
+    for name, manifest in _mapping(data.get("deployments")).items():
+        for place, source in _list_sources(("deployments", name), _mapping(manifest)):
+            if not isinstance(source, str):
+                continue
+            try:
+                reference = parse_source(source)
+            except RegistryInvalid:
+                continue  # the setting itself reports it
+            if reference is not None and reference.alias and reference.pin is None:
+                message = "an alias is pinned where a manifest is applied, and forebay.yaml is not"
+                hint = f"name the version, such as `registry:{reference.name}@1`, or use `forebay apply`"
+                yield place, message, hint, Severity.ERROR, False
+
+
+def _list_sources(path: KeyPath, manifest: Mapping[str, Any]) -> tuple[tuple[KeyPath, object], ...]:
+    draft = _mapping(manifest.get("speculation")).get("source")
+    return ((*path, "source"), manifest.get("source")), ((*path, "speculation", "source"), draft)
+
+
 # --- this machine -------------------------------------------------------------------------------------------
 
 
@@ -120,11 +157,7 @@ def _find_launcher(data: Mapping[str, Any], manifest: Mapping[str, Any]) -> obje
 
 def _check_files(path: KeyPath, manifest: Mapping[str, Any], folder: Path) -> Iterator[Found]:
     kind = str(_mapping(manifest.get("engine")).get("kind"))
-    draft = _mapping(manifest.get("speculation")).get("source")
-    for place, source in (
-        ((*path, "source"), manifest.get("source")),
-        ((*path, "speculation", "source"), draft),
-    ):
+    for place, source in _list_sources(path, manifest):
         if not isinstance(source, str) or not source or source.startswith(REGISTRY_PREFIX):
             continue
         if not source.startswith(EMBEDDED_PREFIX):
@@ -146,17 +179,23 @@ def _check_weights(path: KeyPath, folder: Path, source: str, kind: str) -> Itera
     place = _resolve(folder, source)
     if place is None:
         return
+    for message, hint in find_weights_problems(place, kind):
+        yield path, message, hint, Severity.ERROR, False
+
+
+def find_weights_problems(place: Path, kind: str) -> Iterator[tuple[str, str]]:
+    """What is wrong with weights of this machine for a kind of engine, and how to mend it."""
     if kind == "llamacpp":
         try:
-            read_gguf_header(place)
+            find_gguf(str(place))
         except EngineRefused as refused:
-            yield path, refused.message.rstrip("."), "", Severity.ERROR, False
+            yield refused.message.rstrip("."), ""
     elif not place.exists():
         hint = "relative paths start at the folder of the file that names them"
-        yield path, f"there are no weights at {place}", hint, Severity.ERROR, False
+        yield f"there are no weights at {place}", hint
     elif kind == "vllm" and place.is_dir() and not (place / "config.json").is_file():
         hint = "give the folder that holds config.json and the weights"
-        yield path, f"{place} is no model as Hugging Face has them", hint, Severity.ERROR, False
+        yield f"{place} is no model as Hugging Face has them", hint
 
 
 def _resolve(folder: Path, name: str) -> Path | None:

@@ -68,6 +68,11 @@ class KubernetesConfig(Section):
     weights_path: Annotated[str, Field(pattern=r"^/[^:]{1,255}$")] = Field(
         default="/models", description="Where it is mounted; `source` and `adapters` name paths below it."
     )
+    models_path: Annotated[str, Field(pattern=r"^/[^:]{1,255}$")] | None = Field(
+        default=None,
+        description="Where pods find the registry's contents, such as `/models` where the claim holds what "
+        "`models` of the data folder does; null: `source` can't name a version of the registry.",
+    )
     node_selector: Mapping[LabelKey, LabelValue] = Field(
         default_factory=dict, description="Labels that a node must have."
     )
@@ -117,6 +122,11 @@ class RayConfig(Section):
         default=None,
         description="Folder of engines' environments on all nodes; null takes that of this data folder, "
         "which nodes then have to share.",
+    )
+    models: Annotated[str, Field(pattern=r"^/.{1,1023}$")] | None = Field(
+        default=None,
+        description="Folder of the registry's contents on all nodes; null takes `models` of this data "
+        "folder, which nodes then have to share.",
     )
 
     def compile_access(self) -> RayAccess:

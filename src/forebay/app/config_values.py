@@ -23,6 +23,7 @@ from pydantic import (
 from forebay.app.config_defaults import EMBEDDED_MODELS
 from forebay.engines.weights import EMBEDDED_PREFIX
 from forebay.providers.translators import list_dialects
+from forebay.registry.reference import PREFIX as REGISTRY_PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,8 @@ def _resolve_weights(value: str, info: ValidationInfo) -> str:
         if name not in EMBEDDED_MODELS:
             raise ValueError(f"no embedded model of that name; there is {', '.join(EMBEDDED_MODELS)}")
         return value
+    if value.startswith(REGISTRY_PREFIX):
+        raise ValueError("only a deployment can name a version of the registry: write one, or give a path")
     if re.match(r"[a-z0-9]+://", value):
         return value  # what a cluster fetches
     return str(_resolve_path(Path(value), info))

@@ -37,6 +37,7 @@ from forebay.core.errors import InvalidValue
 from forebay.engines.deployment import DeploymentStatus
 from forebay.engines.weights import EMBEDDED_PREFIX
 from forebay.gateway.tenancy import Role
+from forebay.registry.reference import PREFIX
 
 GENERATION_MAX: Final = 2**31 - 1
 Name = Annotated[str, InPath(pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$")]
@@ -208,7 +209,7 @@ def _list_paths(manifest: DeploymentConfig) -> list[tuple[str, str]]:
     if manifest.speculation is not None:
         found.append(("speculation.source", manifest.speculation.source or "/"))
     found += [(f"adapters.{name}", str(path)) for name, path in manifest.adapters.items()]
-    return [(key, path) for key, path in found if not path.startswith(EMBEDDED_PREFIX)]
+    return [(key, path) for key, path in found if not path.startswith((EMBEDDED_PREFIX, PREFIX))]
 
 
 def _read_generation(if_match: str) -> int | None:

@@ -5,6 +5,7 @@ force: an edit there is a change of every deployment that it holds for, and is r
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from forebay.app.config_defaults import ENDPOINTS_BY_KIND
 from forebay.app.config_deployments import (
@@ -15,17 +16,31 @@ from forebay.app.config_deployments import (
     SpeculationConfig,
 )
 from forebay.core.routes import Endpoint
-from forebay.engines.deployment import Deployment, Resources, Rollout
+from forebay.engines.deployment import Deployment, LauncherKind, Resources, Rollout
 from forebay.engines.model import EngineSpec, Speculation
+from forebay.registry.disk import locate_content
+from forebay.registry.reference import label_reference, parse_source
 
 
-def compile_deployment(name: str, manifest: DeploymentConfig, launchers: LaunchersConfig) -> Deployment:
-    """What is to run."""
+def compile_deployment(
+    name: str, manifest: DeploymentConfig, launchers: LaunchersConfig, models: Path | None = None
+) -> Deployment:
+    """What is to run.
+
+    Args:
+        models: folder of the registry's contents on this machine.
+    """
+    launcher = manifest.launcher or launchers.default
+    places = {
+        LauncherKind.LOCAL: str(models or ""),
+        LauncherKind.RAY: launchers.ray.models or str(models or ""),
+        LauncherKind.KUBERNETES: launchers.kubernetes.models_path or "",
+    }
     return Deployment(
         name=name,
         model=manifest.model or name,
-        version=manifest.version or "",
-        spec=_compile_spec(name, manifest),
+        version=manifest.version or _name_version(manifest.source),
+        spec=_compile_spec(name, manifest, places[launcher]),
         environment=manifest.engine.environment or "",
         hardware=manifest.hardware or launchers.hardware,
         precision=manifest.precision or "",
@@ -35,17 +50,17 @@ def compile_deployment(name: str, manifest: DeploymentConfig, launchers: Launche
         replicas_min=manifest.replicas.min,
         replicas_max=manifest.replicas.chosen_max,
         resources=_compile_resources(manifest.resources or launchers.resources),
-        launcher=manifest.launcher or launchers.default,
+        launcher=launcher,
         warm_up=manifest.warm_up,
         rollout=_compile_rollout(manifest.rollout),
     )
 
 
 def compile_deployments(
-    manifests: Mapping[str, DeploymentConfig], launchers: LaunchersConfig
+    manifests: Mapping[str, DeploymentConfig], launchers: LaunchersConfig, models: Path | None = None
 ) -> tuple[Deployment, ...]:
     """In the order of their names."""
-    return tuple(compile_deployment(name, manifests[name], launchers) for name in sorted(manifests))
+    return tuple(compile_deployment(name, manifests[name], launchers, models) for name in sorted(manifests))
 
 
 def list_endpoints(manifest: DeploymentConfig) -> tuple[Endpoint, ...]:
@@ -59,12 +74,26 @@ def list_public_names(name: str, manifest: DeploymentConfig) -> Iterator[str]:
     yield from manifest.adapters
 
 
-def _compile_spec(name: str, manifest: DeploymentConfig) -> EngineSpec:
+def _name_version(source: str | None) -> str:
+    reference = parse_source(source or "")
+    return "" if reference is None else label_reference(reference)
+
+
+def _locate(source: str | None, models: str) -> str:
+    """Where weights lie.  A reference that is not pinned, or whose place nobody knows, stays what it is: no
+    launcher starts anything with it."""
+    reference = parse_source(source or "")
+    if reference is None or reference.pin is None or not models:
+        return source or ""
+    return locate_content(models, reference.pin.digest)
+
+
+def _compile_spec(name: str, manifest: DeploymentConfig, models: str) -> EngineSpec:
     engine = manifest.engine
     return EngineSpec(
         name=manifest.model or name,
         kind=engine.kind,
-        model=manifest.source or "",
+        model=_locate(manifest.source, models),
         threads=engine.threads,
         slots=engine.slots,
         context_tokens=engine.context_tokens,
@@ -72,18 +101,18 @@ def _compile_spec(name: str, manifest: DeploymentConfig) -> EngineSpec:
         version=engine.version or "",
         arguments=engine.arguments,
         adapters={adapter: str(path) for adapter, path in manifest.adapters.items()},
-        speculation=_compile_speculation(manifest.speculation),
+        speculation=_compile_speculation(manifest.speculation, models),
     )
 
 
-def _compile_speculation(speculation: SpeculationConfig | None) -> Speculation | None:
+def _compile_speculation(speculation: SpeculationConfig | None, models: str) -> Speculation | None:
     if speculation is None:
         return None
     return Speculation(
         method=speculation.method,
         tokens=speculation.tokens,
         lookup_max=speculation.lookup_max,
-        model=speculation.source or "",
+        model=_locate(speculation.source, models),
     )
 
 

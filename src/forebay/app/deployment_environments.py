@@ -10,6 +10,7 @@ from forebay.app.config import Config
 from forebay.app.config_deployments import DeploymentConfig
 from forebay.app.deployment_compile import compile_deployment
 from forebay.app.environments import open_environments, resolve_environment
+from forebay.app.model_references import find_models_folder
 from forebay.engines.deployment import Deployment, LauncherKind
 from forebay.engines.environment import BuiltEnvironment, EnvironmentInvalid
 
@@ -18,7 +19,7 @@ _NEVER_OURS = frozenset({"vllm"})  #: kinds that Forebay's own environment does 
 
 def compile_here(name: str, manifest: DeploymentConfig, config: Config) -> Deployment:
     """What is to run, with its environment; without one where that is not built, which `explain` says."""
-    return complete(compile_deployment(name, manifest, config.launchers), config)
+    return complete(compile_deployment(name, manifest, config.launchers, find_models_folder(config)), config)
 
 
 def complete(deployment: Deployment, config: Config) -> Deployment:

@@ -1,7 +1,7 @@
 """Applied manifests at rest, with their history.  Append-only: each change adds a generation of its name.
 
 A change, or many at once, is one transaction with its events in the audit: all of it holds, or none.  What a
-manifest means is not known here.
+manifest means is not known here, but that the versions of models that it names are there.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,9 +21,13 @@ from forebay.app.deployment_records import (
     WantedManifest,
 )
 from forebay.app.deployment_tables import manifests
+from forebay.app.model_references import check_references
 from forebay.core.clock import Clock
 from forebay.gateway.repo_audit import Change, append_audit
 from forebay.gateway.tenancy import Actor
+from forebay.registry.model import ModelVersionNotFound, RegistryConflict
+from forebay.registry.queries import resolve
+from forebay.registry.reference import Pin, Reference
 from forebay.store.database import Database
 
 HISTORY_MAX: Final = 100
@@ -74,6 +78,15 @@ class DeploymentRepo:
         if not found:
             raise _explain_absence(name)
         return found
+
+    def pin(self, reference: Reference) -> Reference:
+        """A reference to the registry, with what it means now.
+
+        Raises ModelVersionNotFound, RegistryConflict.
+        """
+        with self._database.read() as connection:
+            found = resolve(connection, reference)
+        return msgspec.structs.replace(reference, pin=Pin(version=found.version, digest=found.digest))
 
     def find_last_change(self) -> int:
         """Grows with every change."""
@@ -180,6 +193,7 @@ class DeploymentRepo:
         actor: Actor,
         note: str,
     ) -> DeploymentRecord:
+        _check_references(connection, name, manifest or {})
         encoded = None if manifest is None else msgspec.json.encode(manifest)
         if encoded is not None and len(encoded) > MANIFEST_MAX_BYTES:
             raise DeploymentsRefused(
@@ -211,6 +225,14 @@ class DeploymentRepo:
             delete(manifests).where((manifests.c.name == name) & (manifests.c.generation <= too_old))
         )
         return record
+
+
+def _check_references(connection: Connection, name: str, manifest: Manifest) -> None:
+    """Whoever deletes a version looks at manifests under the same lock: so it stays there."""
+    try:
+        check_references(connection, manifest)
+    except (ModelVersionNotFound, RegistryConflict) as error:
+        raise DeploymentsRefused(f"{name}: {error.message}") from None
 
 
 def list_records(connection: Connection, *, held: bool) -> tuple[DeploymentRecord, ...]:

@@ -18,9 +18,12 @@ from forebay.app.deployment_records import Applied, DeploymentRecord, Deployment
 from forebay.app.deployment_repo import DeploymentRepo
 from forebay.app.deployment_store import read_manifest
 from forebay.app.manifest_files import dump_manifest
-from forebay.core.errors import CallerError
+from forebay.app.model_contents import find_content_problems
+from forebay.app.model_references import pin_manifest
+from forebay.core.errors import CallerError, InvalidValue
 from forebay.engines.matrix import Trial, combine, explain_unknown
 from forebay.gateway.tenancy import Actor
+from forebay.registry.model import ModelVersionNotFound, RegistryConflict
 
 LoadTrials = Callable[[], Iterable[Trial]]
 
@@ -87,8 +90,12 @@ class DeploymentService:
             wanted: by name; they have been checked.
             expected: generations that somebody has looked at; else those of now.
 
-        Raises StoreError.
+        References to the registry are pinned by it: they mean from then on what they mean now.
+
+        Raises InvalidValue, StoreError.
         """
+        config = self._get_config()
+        wanted = {name: self._pin(name, manifest, config) for name, manifest in wanted.items()}
         current = {record.name: record for record in self._repo.list_current()}
         diffs = tuple(
             compute_diff(name, _read(current.get(name)), wanted[name], self._name_revision)
@@ -98,7 +105,7 @@ class DeploymentService:
         trials = tuple(self._load_trials()) if new else ()
         unknown = {}
         for name in new:
-            found = explain_unknown(combine(compile_here(name, wanted[name], self._get_config())), trials)
+            found = explain_unknown(combine(compile_here(name, wanted[name], config)), trials)
             if found is not None:
                 unknown[name] = found.describe()
         return Plan(
@@ -137,6 +144,18 @@ class DeploymentService:
         """Raises DeploymentsRefused, DeploymentNotFound, GenerationConflict, StoreError."""
         self._refuse_of_file(name, "put its earlier content back there")
         return self._repo.roll_back(name, actor, to=to, expected=expected)
+
+    def _pin(self, name: str, manifest: DeploymentConfig, config: Config) -> DeploymentConfig:
+        """Raises InvalidValue, StoreError."""
+        try:
+            pinned = pin_manifest(manifest, self._repo.pin)
+        except (ModelVersionNotFound, RegistryConflict) as error:
+            raise InvalidValue(f"deployments.{name}: {error.message}", param="source") from None
+        for key, message, hint in find_content_problems(pinned, config):
+            raise InvalidValue(
+                f"deployments.{name}.{key}: {message}" + (f" ({hint})" if hint else ""), param=key
+            )
+        return pinned
 
     def _name_revision(self, name: str, manifest: DeploymentConfig) -> str:
         return compile_here(name, manifest, self._get_config()).revision

@@ -16,11 +16,14 @@ from forebay.app.deployment_compile import list_endpoints
 from forebay.app.deployment_environments import compile_here, explain
 from forebay.app.deployment_records import DeploymentRecord, Manifest
 from forebay.app.deployment_repo import DeploymentRepo
+from forebay.app.model_references import Pin, pin_manifest
 from forebay.core.routes import Endpoint
 from forebay.engines.deployment import Deployment
+from forebay.registry.model import ModelVersionNotFound, RegistryConflict
+from forebay.registry.reference import Reference
 from forebay.store.errors import StoreError
 
-AGAIN_LOOKS: Final = 8  #: from one look for an environment that is not there to the next
+AGAIN_LOOKS: Final = 8  #: from one look for what is not there, an environment or a version, to the next
 
 
 class DeploymentStore:
@@ -47,11 +50,12 @@ class DeploymentStore:
         self._polling = asyncio.Lock()  # what was read first must not take the place of what was read later
         self._records: tuple[DeploymentRecord, ...] = ()
         self._last_change = -1
-        self._waits = False  #: for an environment
+        self._waits = False  #: for an environment, or a version of a model
         self._looks = 0
         self._config: Config | None = None
         self._current: tuple[Deployment, ...] = ()
         self._endpoints: Mapping[str, Sequence[Endpoint]] = {}
+        self._pins: dict[Reference, Reference] = {}  #: of versions by number; as many as files have named
 
     def list_current(self) -> tuple[Deployment, ...]:
         """All that are to run, in the order of their names."""
@@ -90,10 +94,17 @@ class DeploymentStore:
         if records is not None:
             self._records, self.is_known = records, True
         self.is_known = self.is_known or self._repo is None
-        manifests, self.problems = merge_manifests(config, self._records)
+        try:
+            manifests, self.problems = await asyncio.to_thread(
+                merge_manifests, config, self._records, self._pin
+            )
+        except StoreError:
+            self._config = None  # so that it looks again
+            return False
         current, waiting = await asyncio.to_thread(_compile, manifests, config)
         current = self._keep_unreadable(current, config)
-        self._waits, self.problems = bool(waiting), (*self.problems, *waiting)
+        self.problems = (*self.problems, *waiting)
+        self._waits = bool(waiting) or any(name not in manifests for name in config.deployments)
         endpoints = {name: list_endpoints(each) for name, each in manifests.items()}
         if current == self._current and endpoints == self._endpoints:
             return False
@@ -102,11 +113,24 @@ class DeploymentStore:
         return True
 
     def _keep_unreadable(self, current: Sequence[Deployment], config: Config) -> tuple[Deployment, ...]:
-        """What can't be read is not what nobody wants: it runs on as it was asked for last."""
-        known = {*(each.name for each in current), *config.deployments}
-        unread = (record.name for record in self._records if record.name not in known)
-        kept = filter(None, map(self.recall, unread))
+        """What can't be read, or names a version that is gone, is not what nobody wants: it runs on as it was
+        asked for last."""
+        known = {each.name for each in current}
+        asked = {*(record.name for record in self._records), *config.deployments}
+        kept = filter(None, map(self.recall, asked - known))
         return tuple(sorted((*current, *kept), key=lambda each: each.name))
+
+    def _pin(self, reference: Reference) -> Reference:
+        """Of the file, which holds no pins: a version never changes, so it is looked up once.
+
+        Raises ModelVersionNotFound, RegistryConflict, StoreError.
+        """
+        known = self._pins.get(reference)
+        if known is None:
+            if self._repo is None:
+                raise ModelVersionNotFound("there is no registry without a database")
+            known = self._pins[reference] = self._repo.pin(reference)
+        return known
 
     def _read(self) -> tuple[DeploymentRecord, ...] | None:
         """None where nothing has changed."""
@@ -133,11 +157,22 @@ def _compile(
 
 
 def merge_manifests(
-    config: Config, records: Sequence[DeploymentRecord]
+    config: Config, records: Sequence[DeploymentRecord], pin: Pin | None = None
 ) -> tuple[dict[str, DeploymentConfig], tuple[str, ...]]:
-    """The manifests of all deployments that are to run, by name; and why some of them do not."""
-    manifests = dict(config.deployments)
+    """The manifests of all deployments that are to run, by name; and why some of them do not.
+
+    Args:
+        pin: for the versions of the registry that the file names; None leaves them as they are written.
+
+    Raises what `pin` does, but for what is not there.
+    """
+    manifests: dict[str, DeploymentConfig] = {}
     problems = []
+    for name, manifest in config.deployments.items():
+        try:
+            manifests[name] = manifest if pin is None else pin_manifest(manifest, pin)
+        except (ModelVersionNotFound, RegistryConflict) as error:
+            problems.append(f"deployment {name} does not run: {error.message}")
     for record in records:
         if record.name in config.deployments:
             problems.append(

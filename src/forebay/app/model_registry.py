@@ -3,9 +3,8 @@
 Joins the registry with deployments, which know nothing of each other.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Connection
@@ -14,23 +13,17 @@ from forebay.app.config import Config
 from forebay.app.deployer_state import load_state
 from forebay.app.deployment_records import DeploymentRecord
 from forebay.app.deployment_repo import find_way_back, list_records
+from forebay.app.model_references import find_models_folder, list_references
 from forebay.core.clock import Clock
 from forebay.engines.deployment import Deployment
 from forebay.gateway.repo_audit import Change, append_audit
 from forebay.gateway.tenancy import Actor
 from forebay.registry.disk import ContentStore, locate_content
-from forebay.registry.model import Author, ModelVersion, RegistryInvalid
-from forebay.registry.reference import Reference, parse_source
+from forebay.registry.model import Author, ModelVersion
+from forebay.registry.reference import Reference
 from forebay.registry.repo import RegistryRepo, Told
 from forebay.registry.service import Registry
 from forebay.store.database import Database
-
-FOLDER: Final = "models"
-
-
-def find_models_folder(config: Config) -> Path:
-    """Of this machine."""
-    return config.data_path / FOLDER
 
 
 def open_registry(config: Config, database: Database, clock: Clock) -> Registry:
@@ -76,19 +69,6 @@ def find_users(
         if content in (running.spec.model, speculation.model if speculation else ""):
             found[f"deployment {running.name}"] = None
     return tuple(found)
-
-
-def list_references(manifest: Mapping[str, Any]) -> Iterator[Reference]:
-    """Those to the registry in a manifest, of plain values."""
-    speculation = manifest.get("speculation")
-    draft = speculation.get("source") if isinstance(speculation, Mapping) else None
-    for source in (manifest.get("source"), draft):
-        try:
-            reference = parse_source(source) if isinstance(source, str) else None
-        except RegistryInvalid:
-            continue  # of another version of Forebay
-        if reference is not None:
-            yield reference
 
 
 def _is_in(record: DeploymentRecord, version: ModelVersion) -> bool:

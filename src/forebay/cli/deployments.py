@@ -15,6 +15,7 @@ from forebay.app.config_running import load_live_state
 from forebay.app.deployment_environments import compile_here
 from forebay.app.deployment_store import merge_manifests
 from forebay.app.deployment_views import DeploymentList, DeploymentView, list_views, show_generation
+from forebay.app.model_references import find_version
 from forebay.cli.admin_client import fetch_admin
 from forebay.cli.deploy import open_service
 from forebay.cli.tables import Cell, Column, Table, print_table
@@ -116,7 +117,7 @@ def show_history(file: Path | None, name: str | None, *, as_json: bool) -> Outco
     ]
     rows = []
     for each in found:
-        version = str((each.manifest or {}).get("version", ""))
+        version = find_version(each.manifest or {})
         what = each.note or ("deleted" if each.deleted else "applied")
         rows.append((str(each.generation), format_moment(int(each.at_s * 1e9)), each.by, version, what))
     print_table(Table(columns=columns, rows=rows))
@@ -129,7 +130,7 @@ def _load(config: Config) -> tuple[DeploymentList, bool]:
         return DeploymentList.model_validate_json(fetch_admin(config, "/deployments")), True
     with open_service(config) as (_, repo):
         records = repo.list_current()
-    manifests, problems = merge_manifests(config, records)
+        manifests, problems = merge_manifests(config, records, repo.pin)
     deployments = [compile_here(name, manifests[name], config) for name in sorted(manifests)]
     return DeploymentList(data=list_views(config, deployments, records, {}), problems=list(problems)), False
 

@@ -88,6 +88,11 @@ def find_image(spec: EngineSpec, place: ClusterPlace) -> str:
 def check_weights(spec: EngineSpec) -> None:
     """Raises LauncherError where nobody would fetch the weights: engines of ours ask nobody for any."""
     for weights in (spec.model, *spec.adapters.values()):
+        if weights.startswith("registry:"):
+            raise LauncherError(
+                f"{weights!r} is a version of the registry, and nobody says where pods find it. Give the "
+                "place under `launchers.kubernetes.models_path`, and pin the reference by applying it."
+            )
         if "://" in weights:
             raise LauncherError(
                 f"{weights!r} is fetched by KServe's LLMInferenceService alone. Put it onto the volume of "

