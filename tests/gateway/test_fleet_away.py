@@ -123,7 +123,7 @@ def test_a_server_that_hangs_is_away_and_comes_back(mortal: RedisServer) -> None
             mortal.stall()
             begun = asyncio.get_running_loop().time()
             assert len(await try_many(made, 8)) == 8
-            assert asyncio.get_running_loop().time() - begun < 5
+            assert asyncio.get_running_loop().time() - begun < 15
             mortal.go_on()
             await made.until_connected()
             await made.until(lambda: has_at_most(made, 92))
@@ -253,7 +253,7 @@ def test_a_cluster_is_followed_to_the_server_that_keeps_the_limits(redis_program
 
 
 def wait_until_whole(servers: list[RedisServer]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     for server in servers:
         with server.connect() as client:
             while client.cluster("info")["cluster_state"] != "ok":
