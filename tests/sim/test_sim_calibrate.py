@@ -57,8 +57,8 @@ def expect_alike(found: EngineProfile, true: EngineProfile, level: int) -> None:
     simulated = [simulate_level(found, each, seed=9 + at) for at, each in enumerate(measured)]
     ours = [each for run in simulated for each in run.outcomes]
     theirs = [each for run in measured for each in run.outcomes]
-    for get in (lambda each: each.ttft_s, lambda each: each.tpot_s):
-        assert fmean(map(get, ours)) == pytest.approx(fmean(map(get, theirs)), rel=0.15), level
+    for get, most in ((lambda each: each.ttft_s, 0.2), (lambda each: each.tpot_s, 0.1)):
+        assert fmean(map(get, ours)) == pytest.approx(fmean(map(get, theirs)), rel=most), level
 
 
 def test_a_bound_on_what_runs_at_once_is_seen() -> None:

@@ -1,13 +1,14 @@
 """Finds the profile of an engine under which the simulator gives what a benchmark has measured.  Pure.
 
 Each level of a closed loop is simulated with the sizes of its own requests, and the logarithms of simulated
-over measured figures (mean and median time to the first token, mean time of a token, tokens a second) are
-made small by least squares.  Where a level shows a bound on what runs at once, that bound is tried too.
+over measured figures (of the time to the first token and of the time of a token the median, and the mean
+without what lies far out) are made small by least squares.  Where a level shows a bound on what runs at
+once, that bound is tried too.
 """
 
 from collections.abc import Sequence
 from math import ceil, exp, floor, log
-from statistics import fmean, median, pvariance
+from statistics import fmean, median, quantiles
 
 import msgspec
 
@@ -54,14 +55,18 @@ def calibrate(levels: Sequence[Observed]) -> EngineProfile:
         raise ValueError(f"{LEVELS_MIN} levels of a closed loop are needed, such as --concurrency 1,4,16")
     if not any(each.output_tokens > 1 for level in levels for each in level.outcomes):
         raise ValueError("no answer has a second token, so nobody knows how long one takes")
-    tried = [_fit_from(_guess(levels, None, share), levels, _NO_SPREAD) for share in PREFILL_SHARES]
-    least = min(range(len(tried)), key=lambda at: tried[at].total)
+    tried = [
+        (share, _fit_from(_guess(levels, None, share), levels, _Known(waits_for_step=waits)))
+        for share in PREFILL_SHARES
+        for waits in (False, True)
+    ]
+    share, rough = min(tried, key=lambda each: each[1].total)
     quiet = min(levels, key=lambda level: level.streams)
-    spread = _find_spread(_make_profile(tried[least].at, _NO_SPREAD), quiet)
-    best = _fit_from(tried[least].at, levels, spread)  # in which requests that began together drift apart
+    spread = _find_spread(rough, quiet)
+    best = _fit_from(rough.at, levels, spread)  # in which requests that began together drift apart
     for slots in _guess_slots(levels):
         known = msgspec.structs.replace(spread, slots=slots)
-        found = _fit_from(_guess(levels, slots, PREFILL_SHARES[least]), levels, known)
+        found = _fit_from(_guess(levels, slots, share), levels, known)
         if found.total < best.total * SLOTS_GAIN:
             best = found
     streams = max(1, int(max(level.streams for level in levels)))
@@ -92,6 +97,7 @@ def _guess_slots(levels: Sequence[Observed]) -> list[int]:
 class _Known(msgspec.Struct, frozen=True, kw_only=True):
     """What a fit leaves as it is."""
 
+    waits_for_step: bool = False
     slots: int | None = None
     first_sigma: float = 0.0
     token_sigma: float = 0.0
@@ -105,11 +111,8 @@ class _Fit(msgspec.Struct, frozen=True, kw_only=True):
     total: float
 
 
-_NO_SPREAD = _Known()
-
-
 def _fit_from(start: Vector, levels: Sequence[Observed], known: _Known) -> _Fit:
-    targets = [_measure(level.outcomes, level.output_tokens_per_s) for level in levels]
+    targets = [_measure(level.outcomes) for level in levels]
     short = [msgspec.structs.replace(level, outcomes=level.outcomes[: _count(level)]) for level in levels]
 
     def compute(at: Vector) -> Vector:
@@ -117,8 +120,7 @@ def _fit_from(start: Vector, levels: Sequence[Observed], known: _Known) -> _Fit:
         errors = [HOLD * (x - first) for x, first in zip(at, start, strict=True)]
         for level, target in zip(short, targets, strict=True):
             run = simulate_level(profile, level)
-            tokens = sum(each.output_tokens for each in run.outcomes)
-            found = _measure(run.outcomes, tokens / max(run.duration_s, LEAST_S))
+            found = _measure(run.outcomes)
             errors += [log(new / old) for new, old in zip(found, target, strict=True)]
         return errors
 
@@ -138,6 +140,7 @@ def _make_profile(at: Vector, known: _Known) -> EngineProfile:
         step_s=_exp(step),
         step_per_stream_s=_exp(per_stream),
         overlap=1 / (1 + _exp(-overlap)),
+        waits_for_step=known.waits_for_step,
         slots=known.slots,
         first_sigma=known.first_sigma,
         token_sigma=known.token_sigma,
@@ -148,18 +151,25 @@ def _exp(x: float) -> float:
     return exp(min(30.0, max(-30.0, x)))
 
 
-def _measure(outcomes: Sequence[Outcome], output_tokens_per_s: float) -> Vector:
-    firsts = [each.ttft_s for each in outcomes]
-    tokens = [each.tpot_s for each in outcomes if each.tpot_s is not None] or [LEAST_S]
-    found = fmean(firsts), median(firsts), fmean(tokens), output_tokens_per_s
+def _measure(outcomes: Sequence[Outcome]) -> Vector:
+    """Figures that a few requests which the machine held up do not move."""
+    firsts = sorted(each.ttft_s for each in outcomes)
+    tokens = sorted(each.tpot_s for each in outcomes if each.tpot_s is not None) or [LEAST_S]
+    found = _find_middle(firsts), median(firsts), _find_middle(tokens), median(tokens)
     return [max(LEAST_S, value) for value in found]
+
+
+def _find_middle(values: Sequence[float]) -> float:
+    """The mean, less a twentieth at each end."""
+    cut = len(values) // 20
+    return fmean(values[cut : len(values) - cut])
 
 
 def _guess(levels: Sequence[Observed], slots: int | None, prefill_share: float) -> Vector:
     """Where to begin: a straight line through the times of a token, and the first token in two parts."""
     firsts, inputs, points = [], [], []
     for level in levels:
-        first, _, token, _ = _measure(level.outcomes, 1.0)
+        first, _, token, _ = _measure(level.outcomes)
         firsts.append(first)
         inputs.append(fmean(max(1, each.input_tokens) for each in level.outcomes))
         points.append((min(level.streams, slots or level.streams), token))
@@ -174,14 +184,19 @@ def _guess(levels: Sequence[Observed], slots: int | None, prefill_share: float) 
     return [log(max(LEAST_S, x)) for x in guessed] + [0.0]
 
 
-def _find_spread(profile: EngineProfile, level: Observed) -> _Known:
+def _find_spread(found: _Fit, level: Observed) -> _Known:
     """By how much more requests differ than the simulator explains, at the least load."""
-    run = simulate_level(profile, level)
+    run = simulate_level(_make_profile(found.at, found.known), level)
     sigmas = []
     for measured, simulated in zip(_list_logs(level.outcomes), _list_logs(run.outcomes), strict=True):
-        more = pvariance(measured) - pvariance(simulated) if len(measured) > 1 and simulated else 0.0
+        more = _find_width(measured) ** 2 - _find_width(simulated) ** 2
         sigmas.append(min(SIGMA_MAX, max(0.0, more) ** 0.5))
-    return _Known(first_sigma=sigmas[0], token_sigma=sigmas[1])
+    return msgspec.structs.replace(found.known, first_sigma=sigmas[0], token_sigma=sigmas[1])
+
+
+def _find_width(values: Sequence[float]) -> float:
+    """The standard deviation by the middle two thirds, which outliers do not move."""
+    return (quantiles(values, n=6)[4] - quantiles(values, n=6)[0]) / 1.935 if len(values) > 1 else 0.0
 
 
 def _list_logs(outcomes: Sequence[Outcome]) -> tuple[list[float], list[float]]:

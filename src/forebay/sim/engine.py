@@ -3,7 +3,8 @@
 A request takes one of the slots, else it waits in the engine's line, first come first served.  Its prompt is
 read, one prompt after the other; then the first token comes; then it decodes with all others that do.  With
 `n` streams each token takes `step_s + step_per_stream_s * n`; while a prompt is being read the streams go on
-at `overlap` of that speed.  Between events all streams move at one speed, so what is left of each is a number
+at `overlap` of that speed.  Where `waits_for_step`, a request that comes while others decode is looked at
+when their step ends.  Between events all streams move at one speed, so what is left of each is a number
 on a common scale (as in processor sharing) and an event costs no look at all of them.
 
 What is not here: the key-value cache and its end, prefix caches, speculative decoding, and what steps of
@@ -32,6 +33,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
         prefill_s_per_token: for reading a prompt, one after the other.
         step_s, step_per_stream_s: of a token with n streams: `step_s + step_per_stream_s * n`.
         overlap: the share of their speed that streams keep while a prompt is being read, from 0 to 1.
+        waits_for_step: a prompt that comes while streams decode is read once their token is out.
         slots: requests in progress at once; None where no bound was seen.
         first_sigma, token_sigma: by which requests differ that are alike: the standard deviation of the
             logarithm of the time to the first token, and of the time of a token.
@@ -43,6 +45,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float
     step_per_stream_s: float = 0.0
     overlap: float = 0.0
+    waits_for_step: bool = False
     slots: int | None = None
     first_sigma: float = 0.0
     token_sigma: float = 0.0
@@ -97,11 +100,12 @@ class Engine:
         self._slots = inf if profile.slots is None else profile.slots
         self._waiting: deque[Job] = deque()
         self._prompts: deque[Job] = deque()
-        self._is_reading = False
+        self._is_reading = self._is_due = False  # a prompt is being read, or as soon as a step ends
         self._decoding: list[tuple[float, int, Job]] = []  # by how far all have to come until it ends
         self._numbers = count()
         self._done = 0.0  # tokens that each stream has had, since the engine stands
         self._at = 0.0  # when that was so
+        self._step_from = 0.0  # where on that scale steps began to follow each other
         self._plan = 0  # the newest, older ones are void
         self._waits: deque[tuple[float, float]] = deque()
 
@@ -120,19 +124,33 @@ class Engine:
         """A request comes."""
         job.since = self._time.now
         self._waiting.append(job)
-        self._admit()
+        self._admit(self._compute_step_left_s())
 
-    def _admit(self) -> None:
+    def _admit(self, wait_s: float = 0.0) -> None:
         while self._waiting and self.running < self._slots:
             job = self._waiting.popleft()
             self._waits.append((self._time.now, self._time.now - job.since))
             self.running += 1
             self.running_max = max(self.running_max, self.running)
             self._prompts.append(job)
-        if not self._is_reading and self._prompts:
+        if self._is_reading or self._is_due or not self._prompts:
+            return
+        if wait_s > 0.0:
+            self._is_due = True
+            self._time.call_at(self._time.now + wait_s, self._read)
+        else:
             self._read()
 
+    def _compute_step_left_s(self) -> float:
+        """Until the tokens that are being computed are out.  Who asks when a token has just come is too late
+        for the next one."""
+        if not self.profile.waits_for_step or not self._decoding or self._is_reading:
+            return 0.0
+        self._move()
+        return (1.0 - (self._done - self._step_from) % 1.0) / self._compute_speed()
+
     def _read(self) -> None:
+        self._is_due = False
         job = self._prompts.popleft()
         self._move()
         self._is_reading = True
@@ -149,6 +167,7 @@ class Engine:
         if self._prompts:
             self._read()
         else:
+            self._step_from = self._done
             self._replan()
 
     def _begin_decoding(self, job: Job) -> None:
