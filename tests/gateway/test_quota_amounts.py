@@ -97,7 +97,7 @@ def test_places_grow_and_shrink_with_requests_in_flight() -> None:
             for number, request in enumerate(first):
                 quota.settle(request)
                 quota._return(quota._leases.values())
-                await pause(0.01)
+                await pause(2 * REFUSED_S)  # a refusal is remembered for a moment
                 more = await try_many(made, 1, [quota])
                 for one in more:
                     quota.settle(one)
