@@ -57,7 +57,7 @@ class Host:
     async def start(self) -> None:
         name = f"host{next(NUMBERS)}"
         self.authority = RedisAuthority(lambda: self.fleet.url, self.fleet.name, name, SystemClock())
-        self.authority.recall_max_s = 0.8  # who stands still for a moment is waited for
+        self.authority.recall_max_s = self.fleet.recall_s
         self.server = QuotaServer(self.folder / "s", self.authority, SystemClock())
         self.server.set_limits(self.fleet.limits)
         await self.server.start()
@@ -84,8 +84,9 @@ class Host:
 class Fleet:
     """All machines, and the server that they share."""
 
-    def __init__(self, url: str, folder: Path, limits: tuple[Limit, ...]) -> None:
+    def __init__(self, url: str, folder: Path, limits: tuple[Limit, ...], recall_s: float) -> None:
         self.url = url
+        self.recall_s = recall_s
         self.name = f"f{next(NUMBERS)}"
         self.limits = limits
         self.hosts: list[Host] = []
@@ -131,10 +132,20 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(
-    url: str, *limits: Limit, hosts: int = 2, workers: int = 2, when_away: WhenAway = WhenAway.SHARE
+    url: str,
+    *limits: Limit,
+    hosts: int = 2,
+    workers: int = 2,
+    when_away: WhenAway = WhenAway.SHARE,
+    recall_s: float = 0.8,
 ) -> AsyncIterator[Fleet]:
+    """Machines that know of each other.
+
+    Args:
+        recall_s: for which whoever stands still is waited for to return what others need.
+    """
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        made = Fleet(url, Path(folder), limits)
+        made = Fleet(url, Path(folder), limits, recall_s)
         for _ in range(hosts):
             await made.add_host()
         await made.until(lambda: all(host.authority.is_there for host in made.hosts))
