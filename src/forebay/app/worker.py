@@ -188,7 +188,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the outer edge: a worker never dies of a snapshot
             self._refuse(error, trace=error)
         else:
-            self._service.crowd.follow(self._service.state.routes.values(), asyncio.get_running_loop().time())
+            self._service.crowd.follow(self._service.state, asyncio.get_running_loop().time())
             self._set_quotas(snapshot)
             self._recorder.set_backlog_max(snapshot.limits.record_backlog_max)
             self._service.memory.max_bytes = snapshot.limits.memory_max_bytes

@@ -12,22 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from random import random
 
-import msgspec
-
 from forebay.core.errors import CallerLeft, Draining, ModelOverloaded
 from forebay.core.keys import PRIORITIES, KeyEntry
-from forebay.core.limits import QueueRules
 from forebay.gateway.ending import DRAINING
 from forebay.gateway.line import Waiter
 from forebay.gateway.loads import compute_capacity
 from forebay.gateway.memory import Memory
-from forebay.gateway.model import Exchange, RouteState
-from forebay.gateway.place_line import LineKey, PlaceLine, Turn
+from forebay.gateway.model import Exchange, RouteState, State
+from forebay.gateway.place_line import LineKey, PlaceLine, Queue, Turn, explain_full, say_how_full
 from forebay.gateway.policy.crowd import (
     Share,
     compute_allowed_s,
     count_free,
-    count_places,
     find_seat,
     guess_drain,
     has_place,
@@ -39,19 +35,12 @@ from forebay.gateway.policy.fairness import Full
 from forebay.gateway.policy.fleet import Fleet, Tier
 from forebay.gateway.policy.load import PoolLoad, ReplicaLoad
 from forebay.gateway.policy.route import Want
+from forebay.gateway.retargeting import Retargeting
 from forebay.gateway.seating import feed, take_seat
 from forebay.gateway.waiting import ENDED, EXPIRED, FULL, SERVED, TOO_LONG, read_wait_s, tell_waited
 
 BYTES_PART = 2  #: of `gateway.memory_max_bytes`, the bodies of those that wait may have a half
 DEAL_S = 0.1  #: that also a request waits which may not, for a place that is free and another worker's yet
-
-
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request would find."""
-
-    full: bool  #: no place has room
-    waiting: dict[str, int]  #: for places of the model, by class
-    wait_s: float  #: that one more would wait
 
 
 class Crowd:
@@ -102,10 +91,7 @@ class Crowd:
         assert key is not None
         for group in fleet.groups:
             feed(group)
-        spill_at = fleet.choosing.spill_at
-        tiers = limit_tiers(
-            list_eligible(fleet, want), want.priority, spill_at, self._draw(), self._count_waiting
-        )
+        tiers = self._limit(list_eligible(fleet, want), fleet, want)
         seat = find_seat(fleet, tiers, want, now, self._draw())
         if seat is not None and fleet.seats[seat][0].load not in self._by_pool:
             take_seat(exchange, route, fleet, seat, want, now)
@@ -122,6 +108,9 @@ class Crowd:
         turn.timer = self._loop.call_at(turn.deadline, turn.wake)
         self._watch(line)
         return False
+
+    def _limit(self, tiers: tuple[Tier, ...], fleet: Fleet, want: Want) -> tuple[Tier, ...]:
+        return limit_tiers(tiers, want.priority, fleet.choosing.spill_at, self._draw(), self._count_waiting)
 
     def _join(self, turn: Turn, route: RouteState, now: float) -> PlaceLine:
         """It stands in line from now on.  Raises ModelOverloaded."""
@@ -151,7 +140,7 @@ class Crowd:
         if wait_s > allowed_s:
             raise self._refuse(turn, TOO_LONG, before, wait_s, f"it may wait {allowed_s:.3g} s")
         if self._by_model[exchange.model] >= rules.requests_max:
-            raise self._refuse(turn, FULL, before, wait_s, _explain_full(rules, Full.ALL))
+            raise self._refuse(turn, FULL, before, wait_s, explain_full(rules, Full.ALL))
         if self._held_bytes + exchange.body_bytes > self._memory.max_bytes // BYTES_PART:
             words = "the bodies of those that wait have half of gateway.memory_max_bytes"
             raise self._refuse(turn, FULL, before, wait_s, words)
@@ -160,14 +149,19 @@ class Crowd:
         turn.allowed_s, turn.begun_s, turn.deadline = allowed_s, now, now + allowed_s
         full = line.join(turn, turn.project, 1)
         if full is not None:
-            raise self._refuse(turn, FULL, before, wait_s, _explain_full(rules, full))
-        if len(line) == 1:
-            self._lines[key] = line
-            for pool in key[1]:
-                self._by_pool.setdefault(pool, []).append(line)
-            self.on_want()
+            raise self._refuse(turn, FULL, before, wait_s, explain_full(rules, full))
+        self._open_line(line)
         self._count(turn, 1)
         return line
+
+    def _open_line(self, line: PlaceLine) -> None:
+        """To be called when somebody has joined a line."""
+        if len(line) != 1:
+            return
+        self._lines[line.key] = line
+        for pool in line.key[1]:
+            self._by_pool.setdefault(pool, []).append(line)
+        self.on_want()
 
     def _close_line(self, line: PlaceLine) -> None:
         del self._lines[line.key]
@@ -241,18 +235,48 @@ class Crowd:
             if not len(line):
                 lines.discard(line)
 
-    def follow(self, routes: Iterable[RouteState], now: float) -> None:
-        """Another table is in force: who waits still waits for the same places, and fills them as it says."""
-        groups = [group for route in routes for group in route.groups] if self.count else []
+    def follow(self, state: State, now: float) -> None:
+        """Another table is in force: who waits does so for its places from now on, in the old order.
+
+        Whose key or model it has no more still waits for the same places, and fills them as it says.
+        """
+        turns = [turn for line in self._lines.values() for turn in line.list_turns()]
+        moving = Retargeting(state)
+        for turn in sorted(turns, key=lambda turn: turn.number):
+            line = turn.line
+            if moving.move(turn) and isinstance(line, PlaceLine):
+                self._leave(turn, is_served=False)
+                self._stand(turn, line, now)
+        groups = [group for route in state.routes.values() for group in route.groups] if self.count else []
         kept = {group.load for group in groups}
         targets = {member.load: member.target for group in groups for member in group.members}
         for pool, lines in self._by_pool.items():
-            turn = lines[0].first
-            if pool in kept or not isinstance(turn, Turn):
+            first = lines[0].first
+            if pool in kept or not isinstance(first, Turn):
                 continue
-            members = next(group.members for group in turn.fleet.groups if group.load is pool)
+            members = next(group.members for group in first.fleet.groups if group.load is pool)
             pool.resize(*compute_capacity(targets.get(each.load, each.target) for each in members))
         self.sweep(now)
+
+    def _stand(self, turn: Turn, before: PlaceLine, now: float) -> None:
+        """Puts a request that stood in a line into that of its new places, however many stand there."""
+        exchange = turn.exchange
+        assert exchange.route is not None
+        rules = exchange.route.queue
+        assert rules is not None
+        for group in turn.fleet.groups:
+            feed(group)
+        turn.tiers = self._limit(turn.tiers, turn.fleet, turn.want)
+        key = _make_key(turn.model, turn.tiers)
+        line = self._lines.get(key)
+        if line is None:
+            drain = guess_drain(turn.tiers, turn.want, now)
+            line = PlaceLine(key, rules, drain, Share(self._clock), before.opened_s)
+        line.queue.entries_max = line.queue.tenant_max = len(line) + 1
+        line.join(turn, turn.project, 1)
+        line.queue.entries_max, line.queue.tenant_max = rules.requests_max, rules.tenant_requests_max
+        self._open_line(line)
+        self._count(turn, 1)
 
     def _leave(self, turn: Turn, *, is_served: bool) -> None:
         line = turn.line
@@ -342,7 +366,7 @@ class Crowd:
         exchange = turn.exchange
         exchange.state.cells.count_queued(turn.model, PRIORITIES[turn.rank], result, None)
         return ModelOverloaded(
-            f"{_say_how_full(turn)}, {before} requests wait before this one, for about {wait_s:.3g} s, and "
+            f"{say_how_full(turn)}, {before} requests wait before this one, for about {wait_s:.3g} s, and "
             f"{why}; try again in {round_retry_s(wait_s)} s",
             retry_after_s=round_retry_s(wait_s),
         )
@@ -353,7 +377,7 @@ class Crowd:
         now = self._loop.time()
         wait_s = line.drain.estimate_wait_s(line.queue.count_before(turn.rank, turn.project, 1), now)
         return ModelOverloaded(
-            f"{_say_how_full(turn)}, and none was free in the {turn.allowed_s:.3g} s that this request might "
+            f"{say_how_full(turn)}, and none was free in the {turn.allowed_s:.3g} s that this request might "
             f"wait; try again in {round_retry_s(wait_s)} s",
             retry_after_s=round_retry_s(wait_s),
         )
@@ -367,18 +391,3 @@ def _find_end(line: PlaceLine) -> tuple[int, float]:
     first = line.first
     assert first is not None
     return line.share.find_end(first.rank), line.opened_s
-
-
-def _say_how_full(turn: Turn) -> str:
-    loads = [load for tier in turn.tiers for load in tier.loads]
-    busy, places = sum(load.requests for load in loads), sum(map(count_places, loads))
-    return f"the model `{turn.model}` is full: {busy} requests are in progress at its {places:g} places"
-
-
-def _explain_full(rules: QueueRules, full: Full) -> str:
-    if full is Full.ALL:
-        return f"{rules.requests_max} wait already (routing.queue.requests_max)"
-    return (
-        f"{rules.tenant_requests_max} of the same project and priority wait already "
-        "(routing.queue.tenant_requests_max)"
-    )
