@@ -5,11 +5,12 @@ It knows no load and no figure.
 
 import http.client
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -45,7 +46,9 @@ def start_engine(
     began = time.monotonic()
     with (folder / f"{spec.name}.log").open("ab") as log:
         command = [*pin, sys.executable, "-m", supervisor_exec.__name__, str(os.getpid()), *plan.argv]
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | plan.env)
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, env=os.environ | plan.env, start_new_session=True
+        )
     try:
         while not is_healthy(plan.health_url):
             if process.poll() is not None or time.monotonic() - began > plan.ready_timeout_s:
@@ -54,7 +57,8 @@ def start_engine(
         url = plan.health_url.removesuffix("/health") + "/v1"
         yield Engine(url=url, start_s=time.monotonic() - began, pid=process.pid)
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # all of it: vLLM's engine is a process beside its server
         process.wait()
 
 
