@@ -1,15 +1,19 @@
 """Measures one real vLLM with `forebay bench` and `vllm bench serve` by turns, and compares what they say.
 
 usage: python bench/against_vllm.py [--data FOLDER] [--rounds N] [--requests N] [--concurrency N]
-                                    [--input-words N] [--output-tokens N] [--model small|tiny] [--send-times]
+                                    [--input-words N] [--output-tokens N] [--model small|tiny]
+                                    [--together] [--send-times]
 
 Starts vLLM from an environment in the data folder that `--data` names, on a model with random weights.  Both
 ask the same prompts in the same order for answers of the same lengths, so many at a time, at temperature 0.
 vLLM keeps no prefixes, so that no run profits from one before.  What is compared is the median of the runs of
 each.  Beside it: the median ratio of pairs that were measured one right after the other, between what limits
 it lies with 95 % confidence (by bootstrap), and the greatest of vLLM's runs over its least, which tells how
-noisy the machine was.  What vLLM says of the same requests in its metrics is the third witness: its mean TTFT
-and E2EL begin when it has read a request.
+noisy the machine was.  By turns, what vLLM says of the same requests in its metrics is the third witness: its
+mean TTFT and E2EL begin when it has read a request.
+
+By turns (ABBA) each has the engine to itself, and what the machine does beside it is in the difference.
+With `--together` both ask at the same time, each so many at once: what disturbs one disturbs the other.
 
 `--send-times` has `vllm bench serve` also tell how long its client takes from where it starts the clock to
 where a request is written; without it nothing is added to what it does.
@@ -26,6 +30,7 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -65,8 +70,9 @@ ENGINE = {
 }
 #: With a small model nearly all time is the engine's, as on hardware that people serve models with; with a
 #: tiny one half of it is the HTTP of both sides.
-MODELS = {"small": Shape(hidden=384, layers=6, heads=12, inner=1024), "tiny": Shape()}
+MODELS = {"small": Shape(hidden=512, layers=8, heads=16, inner=1408), "tiny": Shape()}
 Figures = dict[str, float]
+Kinds = dict[str, Callable[["Scene"], Figures]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +87,7 @@ class Scene:
     requests: int
     concurrency: int
     send_times: bool
+    together: bool
 
     @property
     def environment(self) -> dict[str, str]:
@@ -132,6 +139,18 @@ def ask_and_watch(ask: Callable[[Scene], Figures], scene: Scene) -> Figures:
     for name, (seconds, count) in read_engine(scene).items():
         found[name] = (seconds - before[name][0]) / (count - before[name][1]) * 1000
     return found
+
+
+def ask_by_turns(kinds: Kinds, scene: Scene, number: int) -> dict[str, Figures]:
+    """Another is the first in every other round."""
+    order = list(kinds) if number % 2 == 0 else list(reversed(kinds))
+    return {kind: ask_and_watch(kinds[kind], scene) for kind in order}
+
+
+def ask_together(kinds: Kinds, scene: Scene) -> dict[str, Figures]:
+    with ThreadPoolExecutor() as pool:
+        asked = {kind: pool.submit(ask, scene) for kind, ask in kinds.items()}
+        return {kind: future.result() for kind, future in asked.items()}
 
 
 class VllmBench:
@@ -219,13 +238,14 @@ def make_prompt_files(folder: Path, wanted: Wanted, count: int) -> None:
 
 def compare(scene: Scene, rounds: int) -> list[Figure]:
     vllm = VllmBench(scene)
-    kinds: dict[str, Callable[[Scene], Figures]] = {"forebay": ask_forebay, "vllm": vllm.ask}
+    kinds: Kinds = {"forebay": ask_forebay, "vllm": vllm.ask}
     runs: dict[str, list[Figures]] = {kind: [] for kind in kinds}
     try:
         for number in range(rounds):
-            for kind in kinds if number % 2 == 0 else reversed(kinds):
-                runs[kind].append(ask_and_watch(kinds[kind], scene))
-                print(kind, json.dumps({k: round(v, 2) for k, v in runs[kind][-1].items()}), file=sys.stderr)
+            found = ask_together(kinds, scene) if scene.together else ask_by_turns(kinds, scene, number)
+            for kind, figures in found.items():
+                runs[kind].append(figures)
+                print(kind, json.dumps({k: round(v, 2) for k, v in figures.items()}), file=sys.stderr)
     finally:
         vllm.process.kill()
         vllm.process.wait()
@@ -233,7 +253,7 @@ def compare(scene: Scene, rounds: int) -> list[Figure]:
         if len(told := {each[name] for done in runs.values() for each in done}) > 1:
             raise BenchError(f"the runs are not of the same load: {name} is {told}")
     found = []
-    for name in [*COMPARED, *SHOWN, *ENGINE]:
+    for name in [*COMPARED, *SHOWN, *([] if scene.together else ENGINE)]:
         values = {kind: [each[name] for each in done] for kind, done in runs.items()}
         found += describe(name, values["forebay"], values["vllm"])
     if scene.send_times:
@@ -273,6 +293,7 @@ def main() -> int:
     parser.add_argument("--input-words", type=int, default=32)
     parser.add_argument("--output-tokens", type=int, default=32)
     parser.add_argument("--model", choices=MODELS, default="small")
+    parser.add_argument("--together", action="store_true")
     parser.add_argument("--send-times", action="store_true")
     args = parser.parse_args()
     try:
@@ -304,6 +325,7 @@ def main() -> int:
                     requests=args.requests,
                     concurrency=args.concurrency,
                     send_times=args.send_times,
+                    together=args.together,
                 )
                 figures = compare(scene, args.rounds)
     except BenchError as error:
