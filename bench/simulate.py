@@ -13,6 +13,7 @@ Prints a table on stderr and one JSON line last on stdout; `docs/simulate.md` sa
 
 import argparse
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -47,6 +48,7 @@ from simulate_engine import MODEL
 
 LEVELS = (1, 2, 4, 8)
 HELD_OUT = (4, 8)  #: one between those that are fitted, and one beyond them
+PROMPT_SEEDS = itertools.count()
 OPEN_SHARE = 0.6  #: of the most requests a second in a closed loop
 NAMES = ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "output_tokens_per_s")
 TARGETS = {"mean_tpot_ms": 0.1, "output_tokens_per_s": 0.1}  #: of the scripted engine, between fitted levels
@@ -68,7 +70,10 @@ def run_scripted(facts: Sequence[float], core: int, folder: Path) -> Iterator[st
 
 def bench(target: Target, loads: Sequence[Load], wanted: Wanted, count: int, seed: int) -> list[Level]:
     settings = Settings(seed=seed, warm_up=4)
-    levels = asyncio.run(run_levels(target, loads, make_prompts(wanted, count, seed), settings))
+    levels: list[Level] = []
+    for load in loads:  # each with prompts of its own, or an engine that caches them would not read them
+        prompts = make_prompts(wanted, count, next(PROMPT_SEEDS))
+        levels += asyncio.run(run_levels(target, [load], prompts, settings))
     for level in levels:
         if level.errors:
             raise BenchError(f"requests failed: {next(iter(level.errors))}")
