@@ -181,7 +181,7 @@ async def test_what_may_be_no_fault_of_the_engine_puts_nothing_out(
         return engine.handle(request)
 
     async with ScriptedUpstream(handle) as upstream, open_watch(tmp_path) as scene:
-        scene.follow(write_config(tmp_path, [upstream.url], QUICK))
+        scene.follow(write_config(tmp_path, [upstream.url], QUICK.replace("timeout_s: 0.3", "timeout_s: 30")))
         while scene.watch.counts["check", "failed"] < 3:
             await _turn()
         assert EngineState.DOWN not in scene.board.list_states("m@p")

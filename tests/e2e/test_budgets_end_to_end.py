@@ -1,18 +1,21 @@
 """Limits of money over a whole Forebay: they agree with the bill to the nano-USD, and do what they say."""
 
+import json
 import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import yaml
 from whole import Whole, await_period, running, wait_until
 
 from forebay.testing.openai import usage, well_behaved
@@ -49,10 +52,64 @@ def budget(folder: Path, *rules: str, more: str = "") -> Iterator[tuple[Whole, T
             yield whole, upstream
 
 
-def send(whole: Whole, model: str = "big", **body: Any) -> httpx.Response:
+#: Those of tests that may share a Forebay, each with a team of its own.
+SHARED = """
+used: {team: used, cost_usd: 5.0, per: day, window: calendar}
+seconds: {each: key, cost_usd: 100, per: day, window: calendar, models: [slow]}
+cheaper: {team: cheaper, models: [big], when_exceeded: {downgrade: small}, cost_usd: 1.4, per: day,
+  window: calendar}
+cheaper-stream: {team: cheaper-stream, models: [big], when_exceeded: {downgrade: small}, cost_usd: 1.4,
+  per: day, window: calendar}
+throttled: {team: throttled, cost_usd: 1.4, per: day, window: calendar,
+  when_exceeded: {throttle: {requests: 3, per: day}}}
+graced: {team: graced, cost_usd: 1.4, per: day, window: calendar, grace: {for_s: 3600, share: 1.0}}
+brief: {team: brief, cost_usd: 0.7, per: day, window: calendar, grace: {for_s: 1.0, share: 100.0}}
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Shared"]:
+    await_period()
+    rules = yaml.safe_load(SHARED)
+    with budget(tmp_path_factory.mktemp("shared"), *map(json.dumps, rules.values())) as (whole, upstream):
+        token = (whole.data / "admin.token").read_text().strip()
+        url, headers = f"{whole.state.control_url}/admin/v1", {"authorization": f"Bearer {token}"}
+        teams: dict[str, Team] = {}
+        with httpx.Client(headers=headers, timeout=60) as client:
+            for name in rules:
+                client.put(f"{url}/teams/{name}", json={}).raise_for_status()
+                client.put(f"{url}/teams/{name}/projects/p", json={}).raise_for_status()
+                made = client.post(f"{url}/keys", json={"name": name, "team": name, "project": "p"})
+                key = made.raise_for_status().json()
+                teams[name] = Team(name=name, key_id=key["id"], key=key["key"])
+        wait_until(lambda: all(knows(whole, team.key) for team in teams.values()), 60, "the keys are known")
+        wait_until(whole.is_in_force, 60, "they are known to all workers")
+        yield Shared(whole=whole, upstream=upstream, teams=teams)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Team:
+    name: str
+    key_id: str
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    whole: Whole
+    upstream: ThreadedUpstream
+    teams: dict[str, Team]
+
+
+def knows(whole: Whole, key: str) -> bool:
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.get(f"{whole.url}/models", headers=headers, timeout=60).status_code == 200
+
+
+def send(whole: Whole, model: str = "big", team: Team | None = None, **body: Any) -> httpx.Response:
     """Asked again where nobody can say at the moment whether there is room: the machine is busy."""
     asked = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50} | body
-    headers = {"authorization": f"Bearer {whole.key}"}
+    headers = {"authorization": f"Bearer {team.key if team else whole.key}"}
     with httpx.Client(timeout=60, headers=headers) as client:
         while True:
             answer = client.post(f"{whole.url}/chat/completions", json=asked)
@@ -70,15 +127,16 @@ def admin(whole: Whole, path: str) -> dict[str, Any]:
     return found
 
 
-def read_used(whole: Whole, expected: int | None = None) -> int:
-    """Nano-USD that were used of the only limit of cost, once all that was lent is back.
+def read_used(whole: Whole, expected: int | None = None, owner: str = "team default") -> int:
+    """Nano-USD that were used of the owner's only limit of cost, once all that was lent is back.
 
     What an answer took beyond its reservation is told a moment after the rest: until then it is waited for.
     """
     found: list[dict[str, Any]] = []
 
     def is_back() -> bool:
-        found[:] = [each for each in admin(whole, "/limits")["data"] if each["unit"] == "nano_usd"]
+        limits = admin(whole, "/limits")["data"]
+        found[:] = [each for each in limits if (each["unit"], each["owner"]) == ("nano_usd", owner)]
         used = found[0]["amount"] - found[0]["left"]
         return found[0]["lent"] == 0 and expected in (None, used)
 
@@ -87,35 +145,33 @@ def read_used(whole: Whole, expected: int | None = None) -> int:
     return int(found[0]["amount"] - found[0]["left"])
 
 
-def read_billed(whole: Whole, count: int) -> int:
-    """Nano-USD on the bill, once so many records are on it."""
-    total: dict[str, Any] = {}
+def read_billed(whole: Whole, count: int, team: str = "default") -> int:
+    """Nano-USD on the team's bill, once so many records are on it."""
+    found: list[dict[str, Any]] = []
 
     def is_there() -> bool:
-        total.clear()
-        total.update(admin(whole, "/bill?by=model")["total"])
-        return total["requests"] >= count
+        found[:] = [line for line in admin(whole, "/bill?by=team")["data"] if line["team"] == team]
+        return bool(found) and found[0]["requests"] >= count
 
     wait_until(is_there, 60, f"{count} records on the bill")
-    return int(Decimal(total["cost_usd"]).scaleb(9))
+    return int(Decimal(found[0]["cost_usd"]).scaleb(9))
 
 
-def test_a_budget_is_used_as_the_bill_says_and_then_refuses(tmp_path: Path) -> None:
-    await_period()
-    rule = "{team: default, cost_usd: 5.0, per: day, window: calendar}"
-    with budget(tmp_path, rule) as (whole, upstream):
-        with ThreadPoolExecutor(6) as pool:
-            answers = list(pool.map(lambda at: send(whole, stream=at % 2 == 0), range(30)))
-        refused = [answer for answer in answers if answer.status_code == 429]
-        passed = len(answers) - len(refused)
-        assert len(upstream.requests) == passed
-        # Each takes 0.7 and reserves about 0.6: seven fit for certain, and what they took more is a debt.
-        assert 7 <= passed <= 9
-        message = refused[0].json()["error"]["message"]
-        assert "the limit of 5 USD a day of team default is reached" in message
-        assert int(refused[0].headers["retry-after"]) > 0
-        assert read_billed(whole, passed) == passed * COST_BIG
-        assert read_used(whole, passed * COST_BIG) == passed * COST_BIG
+def test_a_budget_is_used_as_the_bill_says_and_then_refuses(shared: Shared) -> None:
+    whole, upstream, team = shared.whole, shared.upstream, shared.teams["used"]
+    before = len(upstream.requests)
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda at: send(whole, team=team, stream=at % 2 == 0), range(30)))
+    refused = [answer for answer in answers if answer.status_code == 429]
+    passed = len(answers) - len(refused)
+    assert len(upstream.requests) - before == passed
+    # Each takes 0.7 and reserves about 0.6: seven fit for certain, and what they took more is a debt.
+    assert 7 <= passed <= 9
+    message = refused[0].json()["error"]["message"]
+    assert "the limit of 5 USD a day of team used is reached" in message
+    assert int(refused[0].headers["retry-after"]) > 0
+    assert read_billed(whole, len(answers), "used") == passed * COST_BIG
+    assert read_used(whole, passed * COST_BIG, "team used") == passed * COST_BIG
 
 
 def test_a_price_that_is_edited_while_the_database_is_away_changes_no_earlier_request(tmp_path: Path) -> None:
@@ -144,14 +200,12 @@ def _is_told(whole: Whole, before: str) -> bool:
     return status["snapshot"]["hash"] != before and all(each["current"] for each in status["workers"])
 
 
-def test_seconds_of_hardware_count_as_the_bill_has_them(tmp_path: Path) -> None:
-    await_period()
-    rule = "{each: key, cost_usd: 100, per: day, window: calendar}"
-    with budget(tmp_path, rule) as (whole, _):
-        for at in range(6):
-            assert send(whole, "slow", stream=at % 2 == 0).status_code == 200
-        billed = read_billed(whole, 6)
-        assert read_used(whole, billed) == billed > 0
+def test_seconds_of_hardware_count_as_the_bill_has_them(shared: Shared) -> None:
+    whole, team = shared.whole, shared.teams["seconds"]
+    for at in range(6):
+        assert send(whole, "slow", team, stream=at % 2 == 0).status_code == 200
+    billed = read_billed(whole, 6, team.name)
+    assert read_used(whole, billed, f"key {team.key_id}") == billed > 0
 
 
 def test_what_is_used_survives_a_kill_of_the_control_plane(tmp_path: Path) -> None:
@@ -173,79 +227,66 @@ def test_what_is_used_survives_a_kill_of_the_control_plane(tmp_path: Path) -> No
         wait_until(is_back, 60, "the control plane is back")
 
 
-def test_a_model_without_a_price_is_refused_unless_that_is_allowed(tmp_path: Path) -> None:
+def test_a_model_without_a_price_is_refused_unless_that_is_allowed(shared: Shared, tmp_path: Path) -> None:
+    before = len(shared.upstream.requests)
+    answer = send(shared.whole, "unpriced", shared.teams["used"])
+    assert answer.status_code == 503
+    assert "the model unpriced has no price" in answer.json()["error"]["message"]
+    assert "prices.book" in answer.json()["error"]["message"]
+    assert len(shared.upstream.requests) == before
     rule = "{team: default, cost_usd: 5.0, per: day, window: calendar}"
-    with budget(tmp_path, rule) as (whole, upstream):
-        answer = send(whole, "unpriced")
-        assert answer.status_code == 503
-        assert "the model unpriced has no price" in answer.json()["error"]["message"]
-        assert "prices.book" in answer.json()["error"]["message"]
-        assert upstream.requests == []
-    (tmp_path / "two").mkdir()
-    with budget(tmp_path / "two", rule, more="  unpriced: allow\n") as (whole, _):
+    with budget(tmp_path, rule, more="  unpriced: allow\n") as (whole, _):
         assert send(whole, "unpriced").status_code == 200
         assert read_used(whole) == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_budget_that_is_used_up_sends_to_a_cheaper_model(tmp_path: Path, stream: bool) -> None:
-    await_period()
-    rule = (
-        "{team: default, cost_usd: 1.4, per: day, window: calendar, models: [big], "
-        "when_exceeded: {downgrade: small}}"
-    )
-    with budget(tmp_path, rule) as (whole, upstream):
-        answers = [send(whole, stream=stream) for _ in range(8)]
-        assert [answer.status_code for answer in answers] == [200] * 8
-        names = [answer.headers.get("x-forebay-answered-by", "big") for answer in answers]
-        assert names[:2] == ["big", "big"]
-        assert names[-4:] == ["small"] * 4
-        assert [request.json()["model"] for request in upstream.requests] == names
-        bigs = names.count("big")
-        assert read_billed(whole, 8) == bigs * COST_BIG + (8 - bigs) * COST_SMALL
-        with sqlite3.connect(whole.data / "forebay.db") as database:
-            asked = "SELECT model, asked_model, COUNT(*) FROM ledger_events GROUP BY 1, 2 ORDER BY 1"
-            assert database.execute(asked).fetchall() == [("big", "", bigs), ("small", "big", 8 - bigs)]
+def test_a_budget_that_is_used_up_sends_to_a_cheaper_model(shared: Shared, stream: bool) -> None:
+    whole, upstream = shared.whole, shared.upstream
+    team, before = shared.teams["cheaper-stream" if stream else "cheaper"], len(upstream.requests)
+    answers = [send(whole, team=team, stream=stream) for _ in range(8)]
+    assert [answer.status_code for answer in answers] == [200] * 8
+    names = [answer.headers.get("x-forebay-answered-by", "big") for answer in answers]
+    assert names[:2] == ["big", "big"]
+    assert names[-4:] == ["small"] * 4
+    assert [request.json()["model"] for request in upstream.requests[before:]] == names
+    bigs = names.count("big")
+    assert read_billed(whole, 8, team.name) == bigs * COST_BIG + (8 - bigs) * COST_SMALL
+    with sqlite3.connect(whole.data / "forebay.db") as database:
+        asked = (
+            "SELECT model, asked_model, COUNT(*) FROM ledger_events WHERE key_id = ? GROUP BY 1, 2 ORDER BY 1"
+        )
+        found = database.execute(asked, (team.key_id,)).fetchall()
+    assert found == [("big", "", bigs), ("small", "big", 8 - bigs)]
 
 
-def test_a_budget_that_is_used_up_throttles(tmp_path: Path) -> None:
-    await_period()
-    rule = (
-        "{team: default, cost_usd: 1.4, per: day, window: calendar, "
-        "when_exceeded: {throttle: {requests: 3, per: day}}}"
-    )
-    with budget(tmp_path, rule) as (whole, upstream):
-        answers = [send(whole) for _ in range(12)]
-        passed = [answer for answer in answers if answer.status_code == 200]
-        assert len(upstream.requests) == len(passed)
-        assert 5 <= len(passed) <= 6  # two or three by the budget, three by the throttle
-        message = answers[-1].json()["error"]["message"]
-        assert "3 requests a day of team default, now that 1.4 USD of this day are used up" in message
-        cost = len(passed) * COST_BIG
-        assert read_used(whole, cost) == read_billed(whole, 12) == cost
+def test_a_budget_that_is_used_up_throttles(shared: Shared) -> None:
+    whole, upstream, team = shared.whole, shared.upstream, shared.teams["throttled"]
+    before = len(upstream.requests)
+    answers = [send(whole, team=team) for _ in range(12)]
+    passed = [answer for answer in answers if answer.status_code == 200]
+    assert len(upstream.requests) - before == len(passed)
+    assert 5 <= len(passed) <= 6  # two or three by the budget, three by the throttle
+    message = answers[-1].json()["error"]["message"]
+    assert "3 requests a day of team throttled, now that 1.4 USD of this day are used up" in message
+    cost = len(passed) * COST_BIG
+    assert read_used(whole, cost, "team throttled") == read_billed(whole, 12, "throttled") == cost
 
 
-def test_grace_lets_a_bounded_part_more_pass_for_a_while(tmp_path: Path) -> None:
-    await_period()
-    rule = "{team: default, cost_usd: 1.4, per: day, window: calendar, grace: {for_s: 3600, share: 1.0}}"
-    with budget(tmp_path, rule) as (whole, upstream):
-        answers = [send(whole) for _ in range(12)]
-        passed = [answer for answer in answers if answer.status_code == 200]
-        assert 4 <= len(passed) <= 5  # twice the budget
-        assert len(upstream.requests) == len(passed)
-        assert answers[-1].status_code == 429
-        (limit,) = admin(whole, "/limits")["data"]
-        assert limit["exceeded_at_s"] == pytest.approx(time.time(), abs=300)
+def test_grace_lets_a_bounded_part_more_pass_for_a_while(shared: Shared) -> None:
+    whole, upstream, team = shared.whole, shared.upstream, shared.teams["graced"]
+    before = len(upstream.requests)
+    answers = [send(whole, team=team) for _ in range(12)]
+    passed = [answer for answer in answers if answer.status_code == 200]
+    assert 4 <= len(passed) <= 5  # twice the budget
+    assert len(upstream.requests) - before == len(passed)
+    assert answers[-1].status_code == 429
+    (limit,) = [each for each in admin(whole, "/limits")["data"] if each["owner"] == "team graced"]
+    assert limit["exceeded_at_s"] == pytest.approx(time.time(), abs=300)
 
 
-def test_grace_ends_with_its_time(tmp_path: Path) -> None:
-    await_period()
-    rule = "{team: default, cost_usd: 0.7, per: day, window: calendar, grace: {for_s: 1.0, share: 100.0}}"
-    with budget(tmp_path, rule) as (whole, _):
-        assert send(whole).status_code == 200
-        wait_until(_refuses(whole), 60, "the grace has ended")
-        assert send(whole).status_code == 429
-
-
-def _refuses(whole: Whole) -> Callable[[], bool]:
-    return lambda: send(whole).status_code == 429
+def test_grace_ends_with_its_time(shared: Shared) -> None:
+    whole, team = shared.whole, shared.teams["brief"]
+    assert send(whole, team=team).status_code == 200
+    wait_until(lambda: send(whole, team=team).status_code == 429, 60, "the grace has ended")
+    assert send(whole, team=team).status_code == 429
