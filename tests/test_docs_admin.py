@@ -26,7 +26,7 @@ def find_actions() -> Iterator[str]:
                 continue
             given: list[ast.expr] = []
             called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-            if called == "Change":
+            if called in ("Change", "Told"):
                 given = [each.value for each in node.keywords if each.arg == "action"]
             elif called == "_audit":
                 given = node.args[2:3]

@@ -30,6 +30,7 @@ from forebay.app.control_limits import LimitRoutes
 from forebay.app.control_matrix import MatrixRoutes
 from forebay.app.control_oidc import OidcDoor
 from forebay.app.control_plane import ControlPlane
+from forebay.app.control_registry import RegistryRoutes
 from forebay.app.control_roles import Doorkeeper
 from forebay.app.control_signals import SignalRoutes
 from forebay.app.control_tenancy import TenancyRoutes
@@ -43,6 +44,7 @@ from forebay.app.engine_watch import EngineWatch
 from forebay.app.environments import open_environments
 from forebay.app.live_amounts import LiveAmounts
 from forebay.app.matrix import MatrixRepo
+from forebay.app.model_registry import open_registry
 from forebay.app.quota_server import QuotaServer
 from forebay.app.quota_state import QuotaState
 from forebay.core.events import Finished, Outcome, Tokens, encode_event
@@ -147,6 +149,11 @@ class Scene:
             ExplainRoutes(self.plane, self.read_board),
             fleet,
             MatrixRoutes(matrix),
+            RegistryRoutes(
+                open_registry(self.defaults, self.database, self.clock),
+                self.database,
+                lambda: self.watch.config,
+            ),
             InventoryRoutes(
                 fleet,
                 lambda: self.asked or self.store.list_current(),

@@ -28,6 +28,16 @@ checks.negative_data_rejection.expected-statuses = ["400", "401", "403", "404", 
 warnings = false
 
 [[operations]]
+include-path = [
+    "/admin/v1/registry/models/{name}",
+    "/admin/v1/registry/models/{name}/versions/{version}",
+    "/admin/v1/registry/models/{name}/aliases/{alias}",
+    "/admin/v1/registry/models/{name}/aliases/{alias}/rollback",
+]
+checks.positive_data_acceptance.expected-statuses = ["200", "400", "403", "404", "409"]
+warnings = false
+
+[[operations]]
 include-path = ["/admin/v1/replicas/{id}/logs"]
 warnings = false
 """

@@ -33,6 +33,7 @@ from forebay.app.control_limits import LimitRoutes
 from forebay.app.control_matrix import MatrixRoutes
 from forebay.app.control_oidc import OidcDoor
 from forebay.app.control_plane import ControlPlane, SnapshotUnwritable
+from forebay.app.control_registry import RegistryRoutes
 from forebay.app.control_replicas import ReplicaRoutes
 from forebay.app.control_roles import Doorkeeper
 from forebay.app.control_server import AdminServer
@@ -48,6 +49,7 @@ from forebay.app.engine_watch import EngineWatch, load_known
 from forebay.app.environments import open_environments
 from forebay.app.live_amounts import LiveAmounts
 from forebay.app.matrix import MatrixRepo
+from forebay.app.model_registry import open_registry
 from forebay.app.price_books import PriceBooks
 from forebay.app.quota_opening import open_authority, open_fleet
 from forebay.app.quota_server import QuotaServer
@@ -141,6 +143,9 @@ class Control:
             fleet,
             ReplicaRoutes(lambda: self.deployments.deployer),
             MatrixRoutes(matrix),
+            RegistryRoutes(
+                open_registry(config, self._database, clock), self._database, lambda: watch.config
+            ),
             inventory,
             self._alerts.routes,
             make_deployment_routes(

@@ -49,13 +49,7 @@ ORIGIN_MAX: Final = 4096
 class AppendAudit(Protocol):
     """Tells the audit of a change, in the change's own transaction."""
 
-    def __call__(
-        self,
-        connection: Connection,
-        author: Author,
-        told: "Told",
-        now_ns: int,
-    ) -> None: ...
+    def __call__(self, connection: Connection, author: Author, told: "Told", now_ns: int) -> None: ...
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
