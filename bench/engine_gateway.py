@@ -30,7 +30,7 @@ MODEL = "bench"
 RATIO_MIN, TTFT_ADDED_MAX_MS = 0.98, 2.0
 INPUT, OUTPUT, FIRST_OUTPUT = 24, 12, 4  #: tokens
 CALM_MAX_CORES = 0.1  #: that other programs may use while a round counts
-AGAIN_MAX = 4  #: rounds that are taken again because they used more
+AGAIN_MAX = 2  #: rounds that are taken again because they used more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +186,7 @@ def compare_with_gateway(
         for way in scene.targets:
             scene.run(way, STREAMS)  # a warm-up
         pairs = measure_pairs(scene, size)
-        own, others = asyncio.run(measure_first_tokens(scene, 4 * size.requests))
+        own, others = asyncio.run(measure_first_tokens(scene, 2 * size.requests))
         records = scene.read_records()
     return build_figures(name, pairs, own, others, records)
 

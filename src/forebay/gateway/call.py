@@ -185,6 +185,10 @@ class Call:
             if self.left:
                 raise CallerGone
 
+    def send_now(self, data: bytes) -> None:
+        """Sends a piece of a stream to a caller that is there and not behind."""
+        self._connection.write_chunk(data, self.chunked)
+
     def send_aside(self, data: bytes) -> bool:
         """Sends a piece of a stream without waiting; False, with nothing sent, if it would have to."""
         if not self.takes_aside:

@@ -31,6 +31,9 @@ class Sink(Call):
     async def send(self, data: bytes) -> None:
         await asyncio.sleep(0)  # all others first
 
+    def send_now(self, data: bytes) -> None:
+        pass
+
     def end_stream(self, data: bytes = b"") -> None:
         self.done = True
 

@@ -38,6 +38,7 @@ from forebay.gateway.answers import (
 from forebay.gateway.call import CallerGone
 from forebay.gateway.metrics_layout import UNUSABLE
 from forebay.gateway.model import Exchange, Meter, Reading
+from forebay.gateway.passing import Passing
 from forebay.net.connection import Connection
 
 logger = logging.getLogger("forebay.gateway")
@@ -87,10 +88,11 @@ class Relay:
         # The head may be out already, for the sake of a caller that waits (`silence`): that decides nothing.
         # Another target may answer until the first content goes out, which `tries.content_sent` says.
         call, tries = exchange.call, exchange.tries
+        passing = Passing(exchange, connection, meter, self._monotonic_ns)
         try:
             while True:
                 ended = connection.complete
-                out = meter.feed(data) if data else b""
+                out = passing.take_rest() + (meter.feed(data) if data else b"")
                 if ended:
                     out += meter.finish()
                 if not tries.content_sent and (meter.content_seen or ended or meter.error):
@@ -119,7 +121,7 @@ class Relay:
                             await call.send(out)
                         finally:
                             exchange.waited_ns += self._monotonic_ns() - begun
-                data = await self._read_some(exchange, connection)
+                data = await self._read_more(exchange, connection, passing)
         except CallerGone:  # with a piece that it has not taken
             raise self._leave(exchange, meter) from None
         except CallerLeft:
@@ -195,6 +197,12 @@ class Relay:
             return await connection.some()
         finally:
             exchange.waited_ns += self._monotonic_ns() - begun
+
+    async def _read_more(self, exchange: Exchange, connection: Connection, passing: Passing) -> bytes:
+        """What comes next that `passing` does not send by itself."""
+        if exchange.tries.content_sent and exchange.filler is None:
+            await passing.run()
+        return connection.take() if passing.has_stopped else await self._read_some(exchange, connection)
 
     def _commit(self, exchange: Exchange, content_type: bytes, meter: Meter, out: bytes) -> bytes:
         """From here on no other target may answer; gives what is to go out of the first content."""

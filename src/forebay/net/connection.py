@@ -12,7 +12,7 @@ import select
 import ssl
 from collections.abc import AsyncIterator, Callable
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 import httptools
 
@@ -25,8 +25,8 @@ from forebay.core.errors import (
     UpstreamReset,
 )
 from forebay.net.answer import FRAMING_TOO_LONG, Account, Answer
+from forebay.net.home import Home
 from forebay.net.tcp_info import count_unacked_bytes
-from forebay.net.turn import Turn
 
 #: Bytes held for a slow reader before reading from the socket stops.  What is read by then comes on top:
 #: 256 KiB, over TLS twice that.
@@ -36,32 +36,14 @@ NOTHING, SOME, ALL = 0, 1, 2  #: what the waiter waits for
 FRESH, POOLED, REUSED = 0, 1, 2  #: where a connection is: never pooled, in the pool, taken out of it
 
 
-class Clock(Protocol):
-    """The event loop's time in seconds, as exact as deadlines need it."""
-
-    time: float
-
-
-class Home(Protocol):
-    """Where a connection comes from and returns to."""
-
-    loop: asyncio.AbstractEventLoop  # asking asyncio for the running loop costs a system call
-    turn: Turn
-
-    @property
-    def clock(self) -> Clock: ...
-    def take_back(self, connection: "Connection") -> None: ...
-    def forget(self, connection: "Connection") -> None: ...
-
-
 class Connection(Answer, asyncio.Protocol):
     """An open connection.  Use: `send`, then `some` or `all`, then `release` or `abort`, once."""
 
     __slots__ = (
         "_argument", "_awaiting", "_callback", "_clock", "_drained", "_error", "_home", "_loop", "_poll",
-        "_request_bytes", "_sending", "_transport", "_turn", "_unsent", "_waiter", "busy", "content_seen",
-        "first_at", "idle_s", "idle_until", "keep_s", "last_at", "paused", "place", "reuse_until", "sent_ns",
-        "total_at", "trusted",
+        "_request_bytes", "_sending", "_take_on", "_transport", "_turn", "_unsent", "_waiter", "busy",
+        "content_seen", "first_at", "idle_s", "idle_until", "keep_s", "last_at", "paused", "place",
+        "reuse_until", "sent_ns", "total_at", "trusted",
     )  # fmt: skip
 
     def __init__(self, home: Home) -> None:
@@ -78,6 +60,7 @@ class Connection(Answer, asyncio.Protocol):
         self._awaiting = NOTHING
         self._callback: Callable[[Any], None] | None = None
         self._argument: object = None
+        self._take_on: Callable[[bytes], bool] | None = None
         self._request_bytes = 0
         self._sending = False
         self._error: Exception | None = None
@@ -176,6 +159,19 @@ class Connection(Answer, asyncio.Protocol):
                 raise self._error
             await self._wait(SOME)
         return self.take()
+
+    async def hand_on(self, take: Callable[[bytes], bool]) -> None:
+        """Calls `take` with body bytes from where they arrive, for as long as it returns True.
+
+        For a stream of many small pieces, none of which is worth waking a task.  Returns where there is
+        something for `some` to return or raise, always before the end, or `take` has returned False.
+        """
+        if not (self._chunks or self.complete or self._error):
+            self._take_on = take
+            try:
+                await self._wait(SOME)
+            finally:
+                self._take_on = None
 
     async def all(self) -> bytes:
         """The whole body, or what `some` has left of it.
@@ -327,6 +323,9 @@ class Connection(Answer, asyncio.Protocol):
             self.last_at = self._clock.time
         awaiting = self._awaiting
         if self.complete or (awaiting == SOME and self._chunks):
+            take_on = self._take_on
+            if take_on is not None and not self.complete and not self._error and take_on(self.take()):
+                return
             self._wake()
             if self._drained is not None and self.complete:
                 self._wake_writer()
