@@ -75,7 +75,7 @@ def list_operations(scene: Scene) -> list[tuple[str, str, Role]]:
 
 def fill(path: str) -> str:
     ids = {"key_id": "key_0000000000000000", "token_id": "tok_0000000000000000"}
-    return path.format(team="t", project="p", name="ccu", **ids)
+    return path.format(team="t", project="p", name="ccu", version="1", alias="best", **ids)
 
 
 @pytest.mark.parametrize("role", list(Role))
